@@ -1,8 +1,8 @@
 //! cuFile: NVIDIA's library for transfers between drives and GPUs, loaded at run time.
 //!
-//! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
+//! `library` finds and loads it and holds its functions, `layout` the structures that it
 //! fills, and `failure` its errors with a hint for each. `probe` reports what it supports on a
-//! machine, `session` is its open driver with registered files, `counting` its counters, and
+//! machine, `session` is its open driver with registered files and counters, and
 //! `sessions` all open sessions. `driver` opens it once per process, and `bounded` bounds the time
 //! of registrations. `provider` serves the engine's direct route. `simulated` is a library without a
 //! GPU.
@@ -14,7 +14,6 @@ mod answer;
 mod bounded;
 mod child;
 mod counters;
-mod counting;
 mod driver;
 mod failure;
 mod layout;
@@ -32,7 +31,6 @@ mod simulated;
 #[path = "../tests/lab/cufile/mod.rs"]
 mod simulated_library;
 mod small;
-mod table;
 
 use std::time::Duration;
 
@@ -44,7 +42,7 @@ pub use counters::{Counters, GpuCounters, Moves, Paths};
 pub use driver::Driver;
 pub use failure::{CuFileError, CuFileFailure};
 pub use probe::{Seen, look};
-pub use provider::{CuFile, CuFilePort};
+pub use provider::{CuFilePort, CuFileProvider};
 pub use reach::Compat;
 use reach::{configured_compat, unreachable};
 pub use session::{RegisteredFile, Session};

@@ -11,15 +11,15 @@ use std::thread;
 
 use rustix::io::Errno;
 
-use super::counting::level_of;
 use super::failure::CuFileFailure;
 use super::library::CuFile;
 use super::reach::Compat;
+use super::session::level_of;
 use super::session::{ALLOW_COMPAT, RegisteredFile, Session, setting, uses};
 use forebay_gpu::sim::SimulatedCuFile;
 
+use super::library::{FileHandle, Table};
 use super::simulated;
-use super::table::{FileHandle, Table};
 use crate::simulated_library;
 
 /// Compiles a library with this behavior in a temporary folder; `None` if there is no compiler.

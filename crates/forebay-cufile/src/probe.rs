@@ -1,8 +1,8 @@
 //! Queries cuFile about this machine, in a process that may be lost.
 //!
 //! Opening the driver has been seen to spin forever, and a library's initializers may end the
-//! process. So a helper process, `forebay probe`, opens it and writes each finding as a line at
-//! once. The parent reads the lines under a time limit. [`look`] is the helper's side;
+//! process. So a helper process, `forebay probe`, opens it and writes each finding as a line
+//! immediately. The parent reads the lines under a time limit. [`look`] is the helper's side;
 //! [`Seen::parse`] reads its output.
 
 #![expect(unsafe_code, reason = "calls the library")]
@@ -76,7 +76,7 @@ pub struct Seen {
     pub limits: Option<(u64, u64)>,
 }
 
-/// Opens the driver and passes each finding to `line` at once. It may hang, and so may the
+/// Opens the driver and passes each finding to `line` immediately. It may hang, and so may the
 /// library's exit handlers.
 pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&str, &str)) {
     let cufile = match CuFile::load(&places(named, packages)) {

@@ -15,14 +15,14 @@ use super::{BoundedFile, CuFileFailure, Driver, Program, RegisteredFile, Session
 
 /// cuFile for one engine.
 #[derive(Debug)]
-pub struct CuFile {
+pub struct CuFileProvider {
     driver: Driver,
     /// The program that probes the driver; `None`: the one in `PATH`.
     probe: Option<Program>,
     simulated: Lock<Option<Arc<Session>>>,
 }
 
-impl CuFile {
+impl CuFileProvider {
     /// cuFile, not started yet. `notes` gets the reason if it turns out to be unavailable.
     #[must_use]
     pub fn new(probe: Option<Program>, notes: fn(&str)) -> Self {
@@ -55,7 +55,7 @@ impl CuFile {
     }
 }
 
-impl DirectProvider for CuFile {
+impl DirectProvider for CuFileProvider {
     fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
             DeviceKind::Sim => device.simulated_cufile().is_some(),

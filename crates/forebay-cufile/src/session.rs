@@ -12,18 +12,20 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use forebay_base::lock::Lock;
 use forebay_base::process::Home;
+use forebay_base::timeout::within;
 use forebay_gpu::sim::SimulatedCuFile;
 
-use super::counting::{level_of, stop_at_end};
-use super::failure::CuFileFailure;
+use super::failure::{Answer, CuFileFailure};
 use super::layout::{Descriptor, RawCounters};
 use super::library::{CuFile, places, version_text};
+use super::library::{FileHandle, Table};
 use super::reach::Compat;
 use super::sessions::Sessions;
 use super::simulated;
-use super::table::{FileHandle, Table};
 use crate::OPENS_WITHIN;
 
 /// Statistics level with counters for each GPU.
@@ -358,4 +360,50 @@ impl RegisteredFile {
 /// Converts an offset; the library's offsets are signed.
 fn signed(offset: u64) -> Result<i64, CuFileFailure> {
     i64::try_from(offset).map_err(|_| CuFileFailure::Io(rustix::io::Errno::OVERFLOW))
+}
+
+/// The library's statistics level, if it reports one.
+pub(super) fn level_of(table: &Table) -> Option<c_int> {
+    let mut level = 0;
+    // SAFETY: the output outlives the call.
+    let status = unsafe { table.get_stats_level?(&raw mut level) };
+    status.checked("").is_ok().then_some(level)
+}
+
+/// `cuFileStatsStop`.
+type StatsStop = unsafe extern "C" fn() -> Answer;
+
+/// Libraries that count, with the process they belong to; a forked child ignores them.
+static COUNTING: Lock<Vec<(Home, StatsStop)>> = Lock::new(Vec::new());
+
+/// Maximum time for libraries to stop counting. Another hanging call may hold a lock that they
+/// need.
+const STOP_WITHIN: Duration = Duration::from_secs(1);
+
+/// Makes a library stop counting when the process ends. Version 1.15 crashes at exit if it still
+/// counts per GPU (`docs/internals.md#cufile`).
+pub(super) fn stop_at_end(stop: StatsStop) {
+    extern "C" fn stop_all() {
+        // A thread that holds the lock now will never release it.
+        let Some(counting) = COUNTING.try_lock() else { return };
+        let here = counting.iter().filter(|(home, _)| home.is_here());
+        let here: Vec<StatsStop> = here.map(|(_, stop)| *stop).collect();
+        if here.is_empty() {
+            return;
+        }
+        let stops = move || {
+            for stop in here {
+                // SAFETY: the function has no preconditions, and the library is never unloaded.
+                let _ = unsafe { stop() };
+            }
+        };
+        let _ = within(STOP_WITHIN, "forebay-stop", stops);
+    }
+    let mut counting = COUNTING.lock();
+    if counting.is_empty() {
+        // SAFETY: the function exists as long as the process. Handlers run in reverse order, so
+        // ours runs before the library's, which was registered earlier.
+        let _ = unsafe { libc::atexit(stop_all) };
+    }
+    counting.push((Home::here(), stop));
 }

@@ -15,7 +15,7 @@ use forebay_gpu::sim::SimulatedCuFile;
 
 use super::failure::Answer;
 use super::layout::{Descriptor, Properties, RawCounters};
-use super::table::{FileHandle, Table};
+use super::library::{FileHandle, Table};
 
 /// The version that it simulates.
 pub(super) const VERSION: c_int = 1190;
@@ -266,7 +266,7 @@ unsafe extern "C" fn get_stats_l3(out: *mut c_void) -> Answer {
         put(FIRST_GPU + requests + 8, counted.p2p);
         put(FIRST_GPU + requests + 16, counted.nvidia_fs);
     }
-    // SAFETY: the caller has room for the counters of any version, including this one.
+    // SAFETY: the caller has space for the counters of any version, including this one.
     unsafe { out.cast::<[u8; 5112]>().write(counters.0[..5112].try_into().expect("so many")) };
     OK
 }

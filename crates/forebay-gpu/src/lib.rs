@@ -204,9 +204,9 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         Err(unsupported("share"))
     }
 
-    /// Maps memory that another process [shares](Self::share), which may be on another GPU that
-    /// this one reaches; returns its address and length. Copies of this GPU reach it as they reach
-    /// its own.
+    /// Maps memory that a different process [shares](Self::share), which may be on a different GPU
+    /// that this one reaches; returns its address and length. Copies of this GPU reach it as they
+    /// reach its own.
     ///
     /// # Errors
     /// The driver's error, also if the process is this one.

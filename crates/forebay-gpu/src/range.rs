@@ -32,7 +32,7 @@ pub enum NotDeviceMemory {
         /// The address.
         address: u64,
     },
-    /// From this address on the range is on another GPU.
+    /// From this address on the range is on a different GPU.
     Elsewhere {
         /// The address.
         address: u64,

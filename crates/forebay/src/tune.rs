@@ -1,9 +1,9 @@
 //! How many requests, and of what size, a drive's queue keeps in flight in one direction.
 //!
 //! The rule: depth = rate × (1.25 × least latency + allowance) / block size. A depth above it must
-//! raise the best rate by 6 %, a higher depth up to it by 2 %. A lower depth or another block size
-//! must keep 98 %. Rates are measured over rounds in which the queue was full; completions bring
-//! the time, no clock is read. `docs/internals.md#depth` gives the reason for each constant.
+//! raise the best rate by 6 %, a higher depth up to it by 2 %. A lower depth or a different block
+//! size must keep 98 %. Rates are measured over rounds in which the queue was full; completions
+//! bring the time, no clock is read. `docs/internals.md#depth` gives the reason for each constant.
 
 use forebay_base::units::KIB;
 
@@ -15,7 +15,7 @@ const DEPTH_START_DISK: usize = 1;
 /// size.
 const ALLOWANCE: u64 = 133;
 /// Target time of one request: the block size is the largest power of two that takes no longer,
-/// within its limits. A size of up to twice that is left unchanged.
+/// within its limits. A size of up to twice that stays unchanged.
 const HOLDS_NS: u64 = 1_000_000;
 /// Smaller requests cost more processor time than they save waiting.
 const SIZE_MIN: u64 = 128 * KIB;
@@ -26,12 +26,11 @@ const SIZE_MIN: u64 = 128 * KIB;
 const GROWS: u64 = 1060;
 /// Minimum for a higher depth up to the rule's.
 const GAINS: u64 = 1020;
-/// Minimum for a lower depth, or for another block size.
+/// Minimum for a lower depth, or for a different block size.
 const KEEPS: u64 = 980;
 /// A higher depth with a rate below this is harmful, so half of the best depth is tried next.
 const HURTS: u64 = 940;
-/// A rate outside this range in [`CHANGED`] rounds in a row means that the drive's speed has
-/// changed.
+/// A rate outside this range in [`CHANGED`] rounds in a row means that the drive's speed changed.
 const SAME: (u64, u64) = (800, 1250);
 const CHANGED: u32 = 2;
 
@@ -198,7 +197,7 @@ impl DepthTuner {
 
     /// Records a completed request of `len` bytes that took `took_ns`. `in_flight_len`: bytes in
     /// flight, including these, when the queue was last filled. Requests that were reaped together
-    /// have the same `now_ns`. True if the depth or the block size has changed.
+    /// have the same `now_ns`. True if the depth or the block size changed.
     pub(crate) fn completed(
         &mut self,
         now_ns: u64,
@@ -380,7 +379,7 @@ fn requests(bytes: u64, size: u64) -> usize {
 }
 
 /// Measures the rate while the queue is full. Time in which it was not full, and the turn after
-/// that, are left out. Completions come in clumps of a turn, so whole turns are measured.
+/// that, are omitted. Completions come in clumps of a turn, so whole turns are measured.
 #[derive(Debug, Clone, Default)]
 struct Round {
     /// Bytes of requests from before the round, which do not count.
@@ -418,7 +417,7 @@ impl Round {
     fn add(&mut self, now_ns: u64, len: u64, took_ns: u64, full: bool, window: u64) {
         // The first round begins with the first request.
         let latest_ns = self.latest_ns.unwrap_or(now_ns.saturating_sub(took_ns));
-        // Several threads may report theirs in another order.
+        // Several threads may report theirs in a different order.
         let now_ns = now_ns.max(latest_ns);
         let passed_ns = now_ns - latest_ns;
         // The drive had no request between the latest completion and the start of this one.

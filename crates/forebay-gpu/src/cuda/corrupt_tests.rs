@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use super::device::CudaDevice;
-use super::info;
+use super::query;
 use super::table::CudaTable;
 use crate::cuda::mock::corrupt::{
     ADDRESSES, BLAMED, BLAMES, COUNTS, ENDLESS, HOSTILE, MEMORY, NO_CONTEXT, NO_EVENT, NO_FUNCTION,
@@ -65,27 +65,27 @@ fn counts_that_cannot_be_are_refused() {
     for count in [-1, i64::from(i32::MIN), 4097, 1_000_000_000, i64::from(i32::MAX)] {
         answer(count);
         assert_nonsense(
-            info::all(&COUNTS),
+            query::all(&COUNTS),
             &format!(
                 "cuDeviceGetCount: NONSENSE (-1): the driver reports success, and {count} GPUs"
             ),
         );
     }
     answer(0);
-    assert_eq!(info::all(&COUNTS).unwrap(), []);
+    assert_eq!(query::all(&COUNTS).unwrap(), []);
     answer(5);
-    assert_eq!(info::all(&COUNTS).unwrap().len(), 5);
+    assert_eq!(query::all(&COUNTS).unwrap().len(), 5);
 }
 
 #[test]
 fn texts_without_an_end_and_sizes_without_a_bound_do_no_harm() {
     for size in [0, -1, i64::MAX, i64::MIN] {
         answer(size);
-        let (_, info) = info::one(&ENDLESS, INDEX).unwrap();
+        let (_, info) = query::one(&ENDLESS, INDEX).unwrap();
         assert_eq!((info.name.as_str(), info.pci_address.as_str()), ("", ""));
         assert_eq!(info.memory, size.cast_unsigned());
     }
-    let (_, info) = info::one(&HOSTILE, INDEX).unwrap();
+    let (_, info) = query::one(&HOSTILE, INDEX).unwrap();
     assert_eq!(info.name, "../[2J/etc\u{fffd}");
     assert_eq!(info.pci_address, "");
 }

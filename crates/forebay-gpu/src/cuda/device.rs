@@ -16,11 +16,11 @@ use super::capture::Relaxed;
 use super::driver::driver;
 use super::handles::{Handles, InUse};
 use super::kernels::{self, Kernels};
+use super::query;
 use super::table::{
     Address, CudaTable, ERROR_CONTEXT_IS_DESTROYED, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque,
     Ordinal, SUCCESS, SharedHandle, Status, nonsense,
 };
-use super::{address, info};
 use crate::{
     AddressKind, CallerStream, CopyDirection, Device, DeviceCopy, DeviceError, DeviceInfo,
     DeviceResult, Event, Signal, Stream, check_home, check_pairs,
@@ -108,7 +108,7 @@ impl CudaDevice {
     #[doc(hidden)]
     pub fn open_with(cuda: &'static CudaTable, index: u32) -> DeviceResult<Self> {
         let _relaxed = Relaxed::enter(cuda)?;
-        let (ordinal, info) = info::one(cuda, index)?;
+        let (ordinal, info) = query::one(cuda, index)?;
         let mut context = ptr::null_mut();
         // SAFETY: the ordinal is the driver's, the output outlives the call; `drop` releases it.
         let status = unsafe { (cuda.primary_ctx_retain)(&raw mut context, ordinal) };
@@ -248,7 +248,7 @@ impl Drop for Current<'_> {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = ptr::null_mut();
-            // This fails only if the driver is shutting down; then nothing is left to restore.
+            // This fails only if the driver is shutting down; then nothing remains to restore.
             // SAFETY: `enter` pushed the context on this thread, and the guard never leaves it.
             let _ = unsafe { (self.cuda.ctx_pop_current)(&raw mut popped) };
         }
@@ -674,6 +674,40 @@ impl Device for CudaDevice {
         }
         // If no context can be made current the driver still reports the kind, but not the bounds.
         let _current = self.enter();
-        address::kind(self.cuda, address, self.info.id)
+        query::kind(self.cuda, address, self.info.id)
+    }
+}
+
+impl CudaDevice {
+    /// Creates an event.
+    pub(super) fn new_event(&self, kind: EventKind) -> DeviceResult<Event> {
+        let _current = self.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.cuda.event_create)(&raw mut raw, kind as c_uint) };
+        self.check("cuEventCreate", status)?;
+        if raw.is_null() {
+            return Err(nonsense("cuEventCreate", "gives no event"));
+        }
+        self.events.insert(raw).map(Event).ok_or_else(|| {
+            // SAFETY: it was just created, and no other code has it.
+            let _ = unsafe { (self.cuda.event_destroy)(raw) };
+            self.too_many("cuEventCreate", "events")
+        })
+    }
+
+    /// The time between two completed timers.
+    pub(super) fn time_between(&self, from: Event, to: Event) -> DeviceResult<Duration> {
+        let call = "cuEventElapsedTime";
+        let (from, to) = (self.event(call, from)?, self.event(call, to)?);
+        let _current = self.enter()?;
+        let mut milliseconds = 0.0_f32;
+        // SAFETY: both are alive, and the output outlives the call.
+        let status =
+            unsafe { (self.cuda.event_elapsed_time)(&raw mut milliseconds, from.raw, to.raw) };
+        self.check(call, status)?;
+        // Events of two streams may complete in the opposite order, which gives a negative time.
+        Duration::try_from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)
+            .map_err(|_| nonsense(call, "gives no time"))
     }
 }

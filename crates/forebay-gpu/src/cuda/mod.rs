@@ -3,22 +3,19 @@
 //! The library is loaded once per process, on first use; if that fails, the reason is kept. GPU
 //! properties are queried anew each time.
 
-mod address;
-mod batch;
 mod capture;
+mod copies;
 #[cfg(test)]
 mod corrupt_tests;
 mod device;
 mod driver;
-mod events;
 mod handles;
-mod info;
 pub(crate) mod kernels;
-#[cfg(any(test, feature = "mock"))]
 #[allow(clippy::unwrap_used, reason = "only tests use it")]
 #[doc(hidden)]
+#[cfg(any(test, feature = "mock"))]
 pub mod mock;
-mod peers;
+mod query;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
@@ -34,7 +31,7 @@ pub fn address_kind(address: u64) -> AddressKind {
     let first = DeviceId { kind: DeviceKind::Cuda, index: 0 };
     let Ok(cuda) = driver() else { return AddressKind::Unknown };
     let _relaxed = capture::Relaxed::enter(cuda);
-    address::kind(cuda, address, first)
+    query::kind(cuda, address, first)
 }
 
 /// The CUDA GPUs of this machine.
@@ -42,7 +39,7 @@ pub fn address_kind(address: u64) -> AddressKind {
 /// # Errors
 /// Why there are none, as text for users.
 pub fn visible() -> Result<Vec<DeviceInfo>, String> {
-    let gpus = driver().and_then(|cuda| info::all(cuda).map_err(|error| error.to_string()));
+    let gpus = driver().and_then(|cuda| query::all(cuda).map_err(|error| error.to_string()));
     let reason = match gpus {
         Ok(gpus) if gpus.is_empty() => "the driver reports no GPU".to_owned(),
         Err(reason) if reason.contains("CUDA_ERROR_NO_DEVICE") => reason,

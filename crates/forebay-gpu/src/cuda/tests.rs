@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 
 use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
-use super::{info, table};
+use super::{query, table};
 use crate::cuda::mock::{
     Capture, FAILING, OLD, PART, PLAIN, RESET, RESOLVER, SLOW, SMALL, SimulatedAddress, TABLE,
     calls, loaded, mapped, play, push, reset, retained, stack, swap_mode,
@@ -156,7 +156,7 @@ fn errors_carry_the_drivers_own_words() {
 
 #[test]
 fn gpus_are_described() {
-    let gpus = info::all(&TABLE).unwrap();
+    let gpus = query::all(&TABLE).unwrap();
     assert_eq!(gpus.len(), 15);
     assert_eq!(gpus[1].id.to_string(), "cuda:1");
     assert_eq!(gpus[1].name, "Simulated H200");

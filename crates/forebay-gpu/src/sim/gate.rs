@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use super::held::{Held, Number};
 use super::memory::HostAddress;
+use super::memory::{Held, Number};
 use super::timeline::{EventState, SimWork, Timeline, unknown};
 use crate::DeviceResult;
 

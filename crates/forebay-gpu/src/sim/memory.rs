@@ -1,7 +1,7 @@
 //! The simulated GPU's memory, and the host memory registered with it.
 //!
 //! Device memory is anonymous memory under made-up addresses. No pointer of the process looks like
-//! them, so code that confuses the two crashes at once. Addresses are never reused, so a second
+//! them, so code that confuses the two crashes immediately. Addresses are never reused, so a second
 //! `free` is always an error. Every range counts the queued copies that touch it and cannot be
 //! freed before they are done.
 
@@ -10,14 +10,15 @@
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use forebay_base::units::{MIB, align_up};
 use forebay_base::user_copy::copy_from_user;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::fault::Fault;
-use crate::{DeviceError, DeviceResult};
+use crate::{CopyDirection, DeviceCopy, DeviceError, DeviceResult};
 
 /// Allocations start at multiples of this, with a gap of at least this size between them.
 const GRANULE: u64 = 2 * MIB;
@@ -368,5 +369,52 @@ impl Registrations {
 
     fn held(&mut self, base: u64) -> &mut Registration {
         self.ranges.get_mut(&base).expect("the caller found it")
+    }
+}
+
+/// Work of a stream that is held back.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Copies whose memory is already counted as in use, and the link's latency for the first.
+    Copies(CopyDirection, Vec<(DeviceCopy, bool)>, Duration),
+    Fill(u64, u8, u64),
+    Xor(u64, u64, u64),
+    Work(Duration),
+    /// An event and its record number, which shows whether a later record replaced this one.
+    Record(u64, u64),
+    /// Waits for the event record with this number.
+    Event(u64),
+    Number(Number, u32),
+    Write(Number, u32),
+}
+
+// SAFETY: only addresses; they are dereferenced under the promises of the calls that queued the
+// work.
+unsafe impl Send for Held {}
+
+/// A number in registered host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number(pub(super) NonNull<u32>);
+
+// SAFETY: only an address, dereferenced as an atomic while its owner promised to keep it valid.
+unsafe impl Send for Number {}
+
+impl Number {
+    pub(super) fn host(self) -> HostAddress {
+        HostAddress(self.0.cast())
+    }
+
+    fn atomic(&self) -> &AtomicU32 {
+        // SAFETY: the code that queued it keeps the number in place until it was waited for or
+        // written.
+        unsafe { AtomicU32::from_ptr(self.0.as_ptr()) }
+    }
+
+    pub(super) fn reaches(self, least: u32) -> bool {
+        self.atomic().load(Ordering::Acquire).wrapping_sub(least).cast_signed() >= 0
+    }
+
+    pub(super) fn write(self, value: u32) {
+        self.atomic().store(value, Ordering::Release);
     }
 }

@@ -13,7 +13,6 @@ mod device;
 mod fault;
 mod gate;
 mod hang;
-mod held;
 mod memory;
 mod place;
 mod timeline;

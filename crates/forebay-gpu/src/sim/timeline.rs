@@ -16,8 +16,8 @@ use forebay_base::lock::Lock;
 
 use super::config::SimConfig;
 use super::fault::{Dice, Fault};
-use super::held::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
+use super::memory::{Held, Number};
 use super::uplink::{Uplink, time_of_bytes};
 use crate::{CopyDirection, DeviceCopy, DeviceError, DeviceResult};
 

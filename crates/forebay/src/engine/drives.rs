@@ -140,7 +140,7 @@ impl Engine {
     fn find_drive(&self, handle: &Arc<Handle>) -> usize {
         let below = self.below(handle);
         // Look the drive up while it exists. Once it was pulled the kernel reports nothing, and
-        // that is when an error has to name it.
+        // that is when an error must name it.
         let _ = handle.drive();
         let index = self.queue(&below.queue, &below, handle);
         if below.is_known() {
@@ -234,7 +234,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Records a note for the user, once. After [`NOTES_MAX`] one says that more are left out.
+    /// Records a note for the user, once. After [`NOTES_MAX`] one says that more are omitted.
     pub(super) fn note(&self, note: String) {
         let mut notes = self.inner.notes.lock();
         if notes.len() <= NOTES_MAX && !notes.contains(&note) {

@@ -25,7 +25,7 @@ mod threads;
 mod transfer;
 mod unwind;
 
-use small::ring::ColdReads;
+use small::cold::ColdReads;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 pub use file::File;
 use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, ProcessLocal};
-use forebay_cufile::{CuFile, Session};
+use forebay_cufile::{CuFileProvider, Session};
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use quiesce::{DetachedFile, Quiesced};
@@ -86,7 +86,7 @@ struct Inner {
     notes: Arc<Lock<Vec<String>>>,
     several: several::Several,
     keepers: ordered::Keepers,
-    direct: CuFile,
+    direct: CuFileProvider,
 }
 
 /// How often, and how many times, a blocking caller checks whether a reader has opened a window of
@@ -149,7 +149,7 @@ impl Engine {
                 notes: Arc::default(),
                 several: several::Several::default(),
                 keepers: ordered::Keepers::default(),
-                direct: CuFile::new(options.probe.clone(), events::note),
+                direct: CuFileProvider::new(options.probe.clone(), events::note),
                 options,
             }),
         };

@@ -43,7 +43,7 @@ struct Queries {
     is_late: bool,
 }
 
-/// Counts a query until it has ended, also by a panic.
+/// Counts a query until it ends, also by a panic.
 struct Running(Arc<Peer>);
 
 impl Drop for Running {

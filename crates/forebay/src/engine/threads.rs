@@ -24,8 +24,8 @@ use crate::queue::{
 };
 use crate::staging::{Arena, Cells, Submitter};
 
-/// How long dropping the last handle waits for the threads to end. They end at once unless a drive
-/// or a GPU hangs; then they stay, with their resources, until it responds.
+/// How long dropping the last handle waits for the threads to end. They end immediately unless a
+/// drive or a GPU hangs; then they stay, with their resources, until it responds.
 const END_BOUND: Duration = Duration::from_secs(2);
 
 /// How the limit on threads is divided. Besides these fields, one in 32 is left for GPU threads, of

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::kind::identity;
-use super::reopen::{Refusal, lasting, reopen};
+use super::inode::identity;
+use super::inode::{Refusal, lasting, reopen};
 use super::{Handle, kind_of};
 use crate::error::{Error, Operation, Place, Result};
 

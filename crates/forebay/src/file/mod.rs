@@ -6,12 +6,13 @@
 
 mod calls;
 mod given;
-mod kind;
+mod inode;
 mod o_direct;
 mod port;
-mod reopen;
 mod residency;
 mod stale;
+#[cfg(test)]
+mod stale_tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +27,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
 pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
-pub(crate) use kind::Kind;
+pub(crate) use inode::Kind;
 pub(crate) use o_direct::ODirect;
 pub(crate) use port::Ports;
 pub use residency::Residency;
@@ -147,11 +148,11 @@ impl Handle {
             path,
             fd,
             kind,
-            flags: reopen::lasting(flags),
+            flags: inode::lasting(flags),
             is_named: false,
             spared: None,
             unused: Lock::default(),
-            identity: kind::identity(stat),
+            identity: inode::identity(stat),
             block: u64::try_from(stat.st_blksize).unwrap_or(0),
             device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
             seen_size: AtomicU64::new(0),
@@ -375,7 +376,7 @@ impl Handle {
     /// True if a read can fail instead of blocking (RWF_NOWAIT). Probed once, beyond the end of any
     /// file, so that the probe starts no read-ahead.
     pub(crate) fn supports_nowait(&self) -> bool {
-        // While a file is written, XFS has to wait even here.
+        // While a file is written, XFS must wait even here.
         let has_to_wait = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         *self
             .nowait
@@ -483,7 +484,7 @@ fn open_without_waiting(path: &Path, how: &OpenOptions) -> Result<OwnedFd> {
     }
     let open = |flags| calls::retry(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)));
     let opened = match open(flags | OFlags::NONBLOCK) {
-        // Another process, such as a file server, holds a lease; a blocking open waits for it.
+        // A different process, such as a file server, holds a lease; a blocking open waits for it.
         Err(Errno::AGAIN) if there.is_ok() => open(flags),
         opened => opened,
     };

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use super::Handle;
 use super::calls::read_at;
-use super::kind::Kind;
-use super::reopen::{self, reopen};
+use super::inode::Kind;
+use super::inode::{self, reopen};
 use crate::events;
 
 /// Alignment that O_DIRECT requires of a request. Both values are powers of two.
@@ -225,11 +225,11 @@ fn open_direct(handle: &Handle) -> Result<OwnedFd, Refusal> {
     let name = handle.is_named.then_some(handle.path());
     let flags = handle.flags | OFlags::DIRECT;
     reopen(handle.fd(), handle.identity(), name, flags).map_err(|refusal| match refusal {
-        reopen::Refusal::Errno(errno) => Refusal::of(errno, |errno| match errno {
+        inode::Refusal::Errno(errno) => Refusal::of(errno, |errno| match errno {
             Errno::INVAL => "the file system refuses O_DIRECT".into(),
             errno => format!("no second descriptor with O_DIRECT: {errno}"),
         }),
-        reopen::Refusal::AnotherFile => {
+        inode::Refusal::AnotherFile => {
             Refusal::Lasting("the path now leads to another file".into())
         }
     })

@@ -9,7 +9,8 @@
 mod account;
 mod courier;
 mod host;
-mod node;
+#[cfg(test)]
+mod node_tests;
 mod room;
 
 use std::any::Any;
@@ -32,10 +33,9 @@ use crate::plan::Direction;
 
 pub(crate) use account::{Account, Purpose};
 pub(crate) use courier::{Courier, Couriers};
-pub(crate) use host::HostMemory;
-pub(crate) use node::Node;
 #[cfg(test)]
-pub(crate) use node::nodes_of;
+pub(crate) use host::nodes_of;
+pub(crate) use host::{HostMemory, Node};
 pub(crate) use room::Room;
 
 /// An arena's memory blocks. The arena and every ring share ownership, so that no block is unmapped

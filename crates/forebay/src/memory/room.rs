@@ -17,8 +17,8 @@ use forebay_topology::{MemoryLimit, System};
 use rustix::io::Errno;
 
 use super::account::{Account, Purpose};
+use super::host::Node;
 use super::host::{HostMemory, Lender};
-use super::node::Node;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
 

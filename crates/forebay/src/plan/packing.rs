@@ -72,7 +72,7 @@ impl Packing {
         packing
     }
 
-    /// Packs the same parts again for another slot size.
+    /// Packs the same parts again for a different slot size.
     #[must_use]
     pub fn again(&self, slot: u64) -> Self {
         let of = |&Packed { file, offset, len, address, .. }: &Packed| {

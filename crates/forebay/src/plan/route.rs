@@ -80,7 +80,7 @@ pub enum Reason {
     Required,
     /// An unaligned edge: O_DIRECT could not write it without touching neighbouring bytes.
     UnalignedEdge,
-    /// Writes that no other reason concerns go through the page cache.
+    /// Writes that no other reason concerns use the page cache.
     WriteThroughCache,
     /// A write that is faster with O_DIRECT, or whose caller prefers it.
     WritePastCache,

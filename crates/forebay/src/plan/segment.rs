@@ -121,7 +121,7 @@ impl Segment {
 /// Where a window's bytes are in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// One of our slots: aligned, with room for the padding that alignment adds.
+    /// One of our slots: aligned, with space for the padding that alignment adds.
     Slot,
     /// The caller's memory, by the address of the window's first wanted byte.
     Caller(u64),
@@ -308,8 +308,8 @@ fn push_o_direct(
 ///
 /// O_DIRECT writes only whole units of the page cache (`page`: a page, or the file system's block
 /// if larger). The kernel dirties units as a whole, so in a unit written half direct and half
-/// cached the old bytes of one half could overwrite the new bytes of the other. So the edges go
-/// through the page cache, after the body is on the drive.
+/// cached the old bytes of one half could overwrite the new bytes of the other. So the edges use
+/// the page cache, after the body is on the drive.
 pub(crate) fn split_write(
     wanted: ByteRange,
     direct: Option<Alignment>,

@@ -56,7 +56,7 @@ pub(crate) struct Strip {
 
 impl Strip {
     /// Lays out the `wanted` ranges by source and offset; `unit` is a power of two. Ranges with up
-    /// to `gap` bytes between them share a stretch; empty ranges are left out. `None` if the strip
+    /// to `gap` bytes between them share a stretch; empty ranges are omitted. `None` if the strip
     /// would be longer than any file may be.
     pub(crate) fn new(wanted: &[Wanted], unit: u64, gap: u64) -> Option<Self> {
         Self::laid_out(wanted, in_order(wanted)?, unit, gap)

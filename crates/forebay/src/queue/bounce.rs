@@ -1,4 +1,4 @@
-//! Bounce buffers of a ring, for requests that the target memory cannot take: an unaligned target,
+//! Bounce buffers of a ring, for requests that the target memory cannot hold: an unaligned target,
 //! or an edge that would read unrequested bytes into it.
 
 #![expect(unsafe_code, reason = "copies between its own memory and an op's")]
@@ -18,19 +18,19 @@ const LARGE: usize = 256 << 10;
 /// Memory of this size is placed on huge pages.
 const HUGE: usize = 2 << 20;
 
-/// Pieces of memory for ops; mapped when the first op needs one.
+/// Pieces of memory for ops; mapped for the first op.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     most: usize,
     piece: usize,
     memory: Option<HostMemory>,
-    /// Addresses of free pieces. The last one returned is used first, since it may be in a CPU
+    /// Addresses of free pieces. The piece returned last is reused first, since it may be in a CPU
     /// cache.
     free: Vec<u64>,
 }
 
 impl Bounce {
-    /// At most `most` pieces, for ops of at most `piece` bytes each.
+    /// At most `most` pieces, for ops of at most `piece` bytes.
     pub(crate) fn new(most: usize, piece: u64) -> Self {
         let piece = usize::try_from(piece).expect("a segment fits memory");
         Self { most, piece, memory: None, free: Vec::new() }
@@ -68,8 +68,8 @@ impl Bounce {
         Ok(Some(address))
     }
 
-    /// Takes the piece at `address` back after a request has moved `result` bytes. For a read,
-    /// copies the wanted part to the op's memory.
+    /// Returns the piece at `address` after a request moved `result` bytes. For a read, copies the
+    /// wanted part to the op's memory.
     ///
     /// # Errors
     /// The request's error; EFAULT if a read's memory is not accessible.

@@ -1,12 +1,11 @@
 //! Threads for jobs that may block for long. Closing a file waits for its server (FUSE, NFS) or, if
 //! the file is unlinked, for its drive. Freeing GPU memory waits for earlier work of the driver.
 //!
-//! The thread that ends a transfer has other work, so it leaves the last reference to files and
+//! The thread that ends a transfer has other work, so it hands the last reference to files and
 //! memory to these threads. Files and memory have separate threads and queues, so that a server
 //! that hangs does not keep memory from being freed. A thread is started when there is a job, and
-//! ends when there is none. The number of threads is small. If all of one kind hang, the other jobs
-//! of that kind wait. Once too many wait, the engine starts no further transfers
-//! ([`Closers::is_stuck`]).
+//! ends when there is none. The number of threads is small. If all threads of a kind hang, its jobs
+//! wait. Once too many wait, the engine starts no further transfers ([`Closers::is_stuck`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,12 +33,12 @@ type Start = Box<dyn Fn(Chore) -> Result<(), Errno> + Send + Sync>;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Maximum jobs behind one that hangs: each holds a file or memory.
+/// Maximum jobs behind a hanging job: every job holds a file or memory.
 const JOBS_MAX: usize = if cfg!(miri) { 64 } else { 64 << 10 };
 
 /// Queues and threads for jobs that may block for long.
 pub(crate) struct Closers {
-    /// One per kind of job.
+    /// By kind of job.
     lanes: [Lock<ChoreQueue>; Chore::ALL.len()],
     most: usize,
     start: Start,
@@ -54,7 +53,7 @@ struct ChoreQueue {
 }
 
 impl Closers {
-    /// At most `most` threads for files and as many for memory, each started by `start`.
+    /// At most `most` threads for files and as many for memory, started by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
         let lane =
             || Lock::new(ChoreQueue { jobs: VecDeque::new(), running: 0, moved: Instant::now() });
@@ -65,7 +64,7 @@ impl Closers {
         self.lanes[chore as usize].lock()
     }
 
-    /// Queues `job` for a thread; with a maximum of zero threads, runs it at once.
+    /// Queues `job` for a thread; with a maximum of zero threads, runs it immediately.
     pub(super) fn push(&self, chore: Chore, job: impl FnOnce() + Send + 'static) {
         if self.most == 0 {
             return job();
@@ -78,7 +77,7 @@ impl Closers {
         lane.running += 1;
         drop(lane);
         if (self.start)(chore).is_err() {
-            // A running thread will run the job, or the next one that can be started.
+            // A running thread will run the job, or the next thread that can be started.
             self.lock(chore).running -= 1;
         }
     }
@@ -107,10 +106,10 @@ impl Closers {
         }
     }
 
-    /// Runs all jobs of one kind.
+    /// Runs all jobs of a kind.
     ///
     /// # Panics
-    /// If a job panics; another thread is started in place of this one.
+    /// If a job panics; a new thread replaces this thread.
     pub(crate) fn run(&self, chore: Chore) {
         loop {
             let mut lane = self.lock(chore);

@@ -47,7 +47,7 @@ pub(crate) enum Wakeup {
 }
 
 impl Wakeup {
-    /// Wakes one thread.
+    /// Wakes a thread.
     fn wake(&self) {
         match self {
             Self::List(parking) => parking.wake(),
@@ -83,7 +83,7 @@ thread_local! {
     static SECTIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// How often this thread has locked a scheduler.
+/// Number of times that this thread locked a scheduler.
 #[cfg(test)]
 pub(crate) fn sections_of_this_thread() -> u64 {
     SECTIONS.get()
@@ -267,7 +267,8 @@ impl Core {
     /// Ends a transfer that the scheduler does not know, or does not know any more.
     pub(crate) fn end(&self, state: Arc<State>, result: Result<u64, Error>) {
         let unused = state.finish(result);
-        // What only it owned is released on another thread: this one has work to do.
+        // What only it owned is released on a helper thread, since this thread is needed for the
+        // data path.
         let waited_for = Arc::downgrade(&state);
         // Memory first: closing a file may hang.
         if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
@@ -314,7 +315,7 @@ impl Core {
         self.closers.is_stuck(STUCK_AFTER)
     }
 
-    /// Makes sure that all remaining jobs run: the engine has ended, and no more will come.
+    /// Makes sure that all remaining jobs run: the engine has ended, and no more will follow.
     pub(crate) fn finish_aside(&self) {
         self.closers.finish();
     }
@@ -335,7 +336,7 @@ impl Core {
         self.note_ring_failure(errno);
     }
 
-    /// Notes that the kernel takes no more requests of a ring.
+    /// Notes that the kernel accepts no more requests of a ring.
     pub(crate) fn note_ring_failure(&self, errno: Errno) {
         if self.ring_failure.set(errno).is_ok() {
             events::refused("requests by io_uring", errno);

@@ -1,4 +1,4 @@
-//! Failure of an engine after a panic of one of its threads: the engine accepts no further transfers.
+//! Failure of an engine after a panic of a thread: the engine accepts no further transfers.
 //!
 //! The state that the thread was changing may be wrong and must not be used. So all transfers end
 //! with an error, waiting threads are woken, and new requests are refused. Memory that a drive or a
@@ -35,7 +35,7 @@ impl Core {
         let _ = self.failed().memory.set(memory);
     }
 
-    /// The error for requests, if the engine has failed.
+    /// The error for requests, if the engine failed.
     pub(crate) fn failure(&self) -> Option<Error> {
         let cause = self.failed().cause.get()?;
         Some(Error::EngineFailed { cause: Arc::clone(cause) })

@@ -14,7 +14,7 @@ use forebay_base::lock::{Lock, MutexGuard};
 
 type Descriptors = MutexGuard<'static, Vec<RawFd>>;
 
-/// Descriptors of the rings. Each is opened and closed under the lock, and a fork takes it.
+/// Descriptors of the rings. They are opened and closed under the lock, which a fork acquires.
 static OPEN: Lock<Vec<RawFd>> = Lock::new(Vec::new());
 
 static HANDLED: Once = Once::new();

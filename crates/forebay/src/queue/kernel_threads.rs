@@ -1,10 +1,11 @@
-//! Kernel worker threads of rings, and the limit for each ring.
+//! Kernel worker threads of rings, and the limit per ring.
 //!
 //! The kernel hands requests that would block to threads that it adds to the process: some requests
 //! of btrfs, and requests that find a device's queue full. By default it starts up to four per core
 //! and ring, and a drive that hangs occupies all of them. They count towards the engine's threads.
-//! A ring has one, and takes a quarter of the remaining ones when it first serves a file system
-//! that may need them. `io_uring_register(2)` describes how to limit them, from Linux 5.15 on.
+//! A ring starts with a single kernel thread, and reserves a quarter of the remaining threads when
+//! it first serves a file system that may need them. `io_uring_register(2)` describes how to limit
+//! them, from Linux 5.15 on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::events;
 
-/// A ring takes one in this many of the remaining threads, so that later rings get some too.
+/// A ring reserves this fraction of the remaining threads, so that later rings get some too.
 const PART: usize = 4;
 
 /// State shared by all rings of an engine.
@@ -41,7 +42,7 @@ impl KernelThreads {
         self.refusal.get().copied()
     }
 
-    /// Takes a part of the remaining threads; returns the number per node.
+    /// Reserves a part of the remaining threads; returns the number per node.
     fn take(&self) -> usize {
         let mut each = 0;
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -52,29 +53,29 @@ impl KernelThreads {
         each
     }
 
-    /// Returns threads taken before.
+    /// Returns reserved threads.
     fn give(&self, each: usize) {
         self.left.fetch_add(each * self.nodes, Ordering::Relaxed);
     }
 }
 
-/// The kernel threads of one ring.
+/// The kernel threads of a ring.
 #[derive(Debug)]
 pub(super) struct RingThreads {
     all: Arc<KernelThreads>,
-    /// Additional threads per node, beyond the one of every ring; `None` before `take_more`.
+    /// Threads per node beyond the first; `None` before `take_more`.
     more: Option<usize>,
 }
 
 impl RingThreads {
-    /// Limits the ring to the one thread that every ring has. Must be called on the thread that
-    /// uses the ring: the kernel's threads belong to that thread.
+    /// Limits the ring to a single kernel thread. Must be called on the thread that uses the ring:
+    /// the kernel's threads belong to that thread.
     pub(super) fn new(ring: &IoUring, all: Arc<KernelThreads>) -> Self {
         let _ = bound(ring, 1); // an error matters only to rings that take more
         Self { all, more: None }
     }
 
-    /// Takes more threads, once.
+    /// Reserves more threads, once.
     pub(super) fn take_more(&mut self, ring: &IoUring) {
         if self.more.is_none() {
             let more = self.all.take();
@@ -94,8 +95,8 @@ impl Drop for RingThreads {
     }
 }
 
-/// Lets the kernel start `most` threads for a ring's requests to files, and one for all other
-/// requests.
+/// Lets the kernel start `most` threads for a ring's requests to files, and a single thread for all
+/// further requests.
 fn bound(ring: &IoUring, most: usize) -> Result<(), Errno> {
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     let answer = ring.submitter().register_iowq_max_workers(&mut [most, 1]);

@@ -1,10 +1,9 @@
 //! I/O to drives and the page cache: ops, the rings that run them, and the scheduler that orders
 //! them.
 //!
-//! A [`Ring`] belongs to one worker. Readers run ops that never wait for a drive, with a
-//! [`PreadRing`] each. A worker with a [`UringRing`] serves one or several drives. The workers of
-//! the [`Pool`], with a `PreadRing` each, run the ops of all drives that io_uring cannot run or may
-//! not.
+//! A [`Ring`] belongs to a worker. Readers run ops that never wait for a drive, with their own
+//! [`PreadRing`]. A worker with a [`UringRing`] serves drives. The workers of the [`Pool`], with
+//! their own `PreadRing`, run the ops of all drives that io_uring cannot run or may not.
 
 mod bounce;
 mod closers;
@@ -59,14 +58,14 @@ pub(crate) trait Ring {
     /// Submits accepted ops to the kernel without waiting.
     fn flush(&mut self) {}
 
-    /// Cancels the ops of a window, whose transfer has stopped. If the kernel can cancel them, they
+    /// Cancels the ops of a window, whose transfer stopped. If the kernel can cancel them, they
     /// return `ECANCELED` or a partial count. The rest complete as usual.
     fn cancel(&mut self, _window: WindowKey) {}
 
-    /// Returns completed ops. With `wait`, blocks until there is one or until the ring is woken.
+    /// Returns completed ops. With `wait`, blocks until an op completes or the ring is woken.
     ///
     /// # Errors
-    /// The ring has failed for good; it still owns its ops.
+    /// The ring failed for good; it still owns its ops.
     fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno>;
 
     /// Closes a failed ring and returns its ops as ops to be retried, once the kernel no longer

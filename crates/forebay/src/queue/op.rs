@@ -1,4 +1,4 @@
-//! An op (one request to the kernel) and its completion.
+//! An op, which is a request to the kernel, and its completion.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(crate) struct Op {
     pub(crate) file: Arc<Handle>,
     /// Added to a position in the transfer to get the file offset.
     pub(crate) shift: i64,
-    /// Set if the op reads several stretches of a batch; it has their sources.
+    /// Set if the op reads several stretches of a batch; it holds their sources.
     pub(crate) batch: Option<Arc<Batch>>,
     /// Set if the bytes move directly between the drive and a GPU.
     pub(crate) port: Option<Arc<dyn Port>>,
@@ -67,11 +67,11 @@ pub(crate) struct Op {
     pub(crate) address: u64,
     /// Bytes of `segment.covered` moved by earlier, short completions.
     pub(crate) moved: u64,
-    /// Consecutive completions without progress although the op has bytes left.
+    /// Consecutive completions without progress although bytes remain.
     pub(crate) empty: u8,
     /// Consecutive EAGAIN or EINTR results.
     pub(crate) again: u16,
-    /// True if its bytes should leave the cache of the core that reads them.
+    /// True if the reading core should demote the bytes from its private cache.
     pub(crate) demotes: bool,
     /// Set while it counts as in flight on its drive.
     pub(crate) counted: Option<RunBy>,
@@ -89,7 +89,7 @@ pub(crate) enum Owner {
 }
 
 impl Op {
-    /// An op on one file, at the same offsets, of which nothing is done yet.
+    /// An op on a file, at the same offsets, not started yet.
     pub(crate) fn new(
         owner: Owner,
         file: Arc<Handle>,
@@ -164,7 +164,7 @@ impl Op {
         }
     }
 
-    /// Turns the op into one that uses the page cache, from its first wanted byte.
+    /// Turns the op into an op that uses the page cache, from its first wanted byte.
     pub(crate) fn through_cache(mut self, reason: Reason) -> Self {
         let Segment { wanted, covered, bounce, .. } = self.segment;
         // If it bounces, the address is that of the first wanted byte already.
@@ -173,7 +173,7 @@ impl Op {
         Self { moved: 0, empty: 0, again: 0, ..self }
     }
 
-    /// Turns an op that found its bytes in memory at first into one for the rest, which waits for
+    /// Turns an op that found its bytes in memory at first into an op for the rest, which waits for
     /// the drive.
     pub(crate) fn rest_from_drive(self) -> Self {
         let segment = Segment::plain(self.rest(), self.segment.io, Reason::HadToWait);
@@ -200,7 +200,7 @@ impl Op {
     }
 }
 
-/// An op that a ring has returned.
+/// An op that a ring returned.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) op: Op,

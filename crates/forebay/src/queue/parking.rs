@@ -1,8 +1,7 @@
-//! Idle threads, each parked on its own lock.
+//! Idle threads, parked on separate locks.
 //!
-//! With one shared lock, threads woken together would get it one after the other, each a wake-up
-//! later than the one before: 50 µs on an idle virtual machine. A thread that waits in a ring is
-//! woken by an eventfd.
+//! A shared lock would serialise woken threads, 50 µs apart on an idle virtual machine. A thread
+//! that waits in a ring is woken by an eventfd.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +13,8 @@ use forebay_base::lock::{Condvar, Lock, woken};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Parked threads of one kind. A wake-up without a parked thread is kept for the next one.
+/// Parked threads of a kind. A wake-up without a parked thread is kept for the next thread that
+/// parks.
 #[derive(Debug, Default)]
 pub(crate) struct Parking {
     parked: Lock<Vec<Arc<ParkedThread>>>,
@@ -29,7 +29,7 @@ struct ParkedThread {
 }
 
 impl Parking {
-    /// Wakes one thread: the last to park, whose core is the warmest.
+    /// Wakes the thread that parked last, whose core is the warmest.
     pub(crate) fn wake(&self) {
         let mut parked = self.parked.lock();
         match parked.pop() {
@@ -42,7 +42,7 @@ impl Parking {
         }
     }
 
-    /// Takes a pending wake-up without parking; false if there is none.
+    /// Consumes a pending wake-up without parking; false if none is pending.
     pub(crate) fn take_pending(&self) -> bool {
         let less = |pending: usize| pending.checked_sub(1);
         self.pending.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
@@ -106,7 +106,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// At most `most` threads, each started by `start`.
+    /// At most `most` threads, started by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
         Self { parking: Parking::default(), started: AtomicUsize::new(0), most, start }
     }
@@ -116,7 +116,7 @@ impl Pool {
         self.most
     }
 
-    /// Starts one more thread.
+    /// Starts a further thread.
     ///
     /// # Errors
     /// The thread could not be started.

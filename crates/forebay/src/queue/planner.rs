@@ -13,12 +13,12 @@ use crate::plan::{
 };
 use crate::transfer::{Batch, Stage};
 
-/// Shorter resident runs inside a partly resident window are ignored. A separate request for each
+/// Shorter resident runs inside a partly resident window are ignored. A separate request per run
 /// costs more than reading them from the drive with their neighbours.
 const GRAIN: u64 = 64 * KIB;
 
-/// Smallest piece at a transfer's edges, so that several readers begin at once and the last copy is
-/// short. Smaller pieces cost more in wake-ups than they gain.
+/// Smallest piece at a transfer's edges, so that several readers begin immediately and the last
+/// copy is short. Smaller pieces cost more in wake-ups than they gain.
 const EDGE_PIECE_MIN: u64 = 128 * KIB;
 
 /// The piece size of a window, and its segments.
@@ -86,7 +86,7 @@ impl Planner {
         (piece, segments)
     }
 
-    /// Cuts a window of a batch. Adjacent resident parts become one op, which reads them in
+    /// Cuts a window of a batch. Adjacent resident parts become a single op, which reads them in
     /// sequence. Every other part becomes a separate request.
     fn cut_batch(
         &self,
@@ -136,7 +136,7 @@ fn can_be_resident(file: &Handle, reason: Reason) -> bool {
     !reason.is_in_memory() && file.supports_nowait()
 }
 
-/// The data path for a part of one stretch.
+/// The data path for a part of a stretch.
 fn how_of(
     claim: &Claim,
     batch: &Batch,
@@ -173,8 +173,8 @@ fn split(claim: &Claim) -> Split {
     }
 }
 
-/// Tries to read one page without waiting. A miss starts read-ahead in the kernel, so there is only
-/// one attempt per window.
+/// Tries to read a page without waiting. A miss starts read-ahead in the kernel, so a window makes
+/// a single attempt.
 fn try_once(claim: &Claim) -> Split {
     let mut page = [0; 4096];
     let start = align_down(claim.range.start, 4096);

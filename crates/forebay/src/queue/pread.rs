@@ -1,4 +1,4 @@
-//! The ring of one thread: `pread` and `pwrite`, one op at a time.
+//! The ring of a thread: `pread` and `pwrite`, a single op at a time.
 //!
 //! Pages that were resident may have been evicted. So they are read without blocking if the file
 //! system supports that (FUSE and NFS do not). Then EAGAIN means that the read would wait for a
@@ -19,7 +19,7 @@ use crate::gpu::{Port, PortError};
 use crate::plan::Direction;
 use crate::transfer::Batch;
 
-/// The first and the longest pause before a retry; each pause is twice as long as the one before.
+/// The first and the longest pause before a retry; pauses double.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
 
 /// The pause before an op's `again`th consecutive retry.
@@ -27,7 +27,7 @@ fn pause_before(again: u16) -> Duration {
     (PAUSES[0] * (1_u32 << (again - 1).min(10))).min(PAUSES[1])
 }
 
-/// Runs each op in `submit`, on the caller's thread.
+/// Runs ops in `submit`, on the caller's thread.
 #[derive(Debug)]
 pub(crate) struct PreadRing {
     bounce: Bounce,
@@ -120,7 +120,7 @@ fn split(answer: Result<u64, PortError>) -> (Result<u64, Errno>, Option<PortErro
 }
 
 /// Reads bytes of a batch that were reported resident, stretch by stretch. Returns how far it got
-/// in the strip. Bytes that are not in memory or fail are left to threads that may block.
+/// in the strip. Threads that may block read bytes that are not resident or that failed.
 ///
 /// `read` moves bytes of a file from an offset to a host address. The op owns that memory until it
 /// is returned. A result of zero bytes means the end of the file.
@@ -152,11 +152,11 @@ pub(super) fn read_stretches(
     Ok(rest.len())
 }
 
-/// Reads bytes of one file of a batch that need no waiting.
+/// Reads the resident bytes of a file of a batch.
 fn read_resident(file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Errno> {
     let len = usize::try_from(wanted.len()).map_err(|_| Errno::INVAL)?;
     let memory = host as *mut u8;
-    // SAFETY: `read_stretches` gives addresses of the op's memory, with room for what it wants.
+    // SAFETY: `read_stretches` gives addresses of the op's memory, with space for what it wants.
     let read = unsafe {
         match file.supports_nowait() {
             true => read_nowait_raw(file.fd(), memory, len, wanted.start),

@@ -30,10 +30,10 @@ fn span_of(completion: &Completion) -> Span {
     }
 }
 
-/// Records ops that were reaped. `overlaps`: several were in flight at once.
+/// Records ops that were reaped. `overlaps`: several were in flight at a time.
 pub(super) fn reaped(track: &mut Track, to: &Recorder, overlaps: bool, done: &[Completion]) {
     if to.is_on() {
-        // An op that the kernel never saw has no time.
+        // An op that the kernel never saw took no time.
         let seen = done.iter().filter(|completion| completion.at_ns > 0);
         track.push(to, overlaps, seen.map(span_of));
     }

@@ -1,9 +1,9 @@
-//! io_uring: many ops in flight from one thread.
+//! io_uring: many ops in flight from a single thread.
 //!
-//! An op stays in `ops` until its completion has been reaped. A ring that fails, or that is dropped
-//! with ops in flight, is closed. Its thread then waits until the kernel has ended its requests.
-//! The kernel releases the files registered with the ring at that point. One of them is the only
-//! write end of a pipe, whose read end we poll. The memory of the slots is released last.
+//! An op stays in `ops` until its completion is reaped. A ring that fails, or that is dropped with
+//! ops in flight, is closed. Its thread then waits until the kernel ends its requests. The kernel
+//! releases the files registered with the ring at that point. Among them is the only write end of a
+//! pipe, whose read end we poll. The memory of the slots is released last.
 //!
 //! Unwanted ops are cancelled repeatedly until they complete. The kernel can cancel a request only
 //! while it waits for a kernel thread or sleeps interruptibly. A request that a file system keeps
@@ -34,15 +34,14 @@ use crate::plan::Direction;
 /// User data of the waker's read.
 const WAKE: u64 = u64::MAX;
 
-/// User data of a cancel request; its result is ignored, since the op has its own completion.
+/// User data of a cancel request; its result is ignored, since the op completes separately.
 const CANCEL: u64 = u64::MAX - 1;
 
 /// User data of the timeout between two cancel requests.
 const PAUSE: u64 = u64::MAX - 2;
 
-/// The first and the longest pause; each pause is twice as long as the one before. Requests that
-/// the kernel can cancel come back after a few attempts. A drive that hangs costs ten attempts a
-/// second.
+/// The first and the longest pause; pauses double. Requests that the kernel can cancel return after
+/// a few attempts. A drive that hangs costs ten attempts a second.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// Entries of the submission queue.
@@ -64,7 +63,7 @@ struct Flight {
     /// The address to which the kernel moves the op's bytes.
     base: u64,
     start: Instant,
-    /// True if its transfer has stopped, so that the op should be cancelled.
+    /// True if its transfer stopped, so that the op should be cancelled.
     unwanted: bool,
 }
 
@@ -96,7 +95,7 @@ pub(crate) struct UringRing {
     unsubmitted: bool,
     recall: Recall,
     kernel_threads: RingThreads,
-    /// A pipe that reports HUP when the kernel has released the closed ring.
+    /// A pipe that reports HUP when the kernel releases the closed ring.
     gone: OwnedFd,
     /// True if the ring is closed.
     closed: bool,
@@ -109,8 +108,8 @@ impl UringRing {
     /// `kernel_threads` with other rings. Must be called on the thread that will use the ring.
     ///
     /// # Errors
-    /// The kernel's error: EPERM if a policy forbids io_uring or one of its calls; ENOSYS before
-    /// Linux 5.1.
+    /// The kernel's error: EPERM if a policy forbids io_uring or a call of it; ENOSYS before Linux
+    /// 5.1.
     pub(crate) fn new(
         segment: u64,
         waker: Waker,
@@ -224,7 +223,7 @@ impl UringRing {
     /// Pauses while the kernel refuses submissions.
     ///
     /// # Errors
-    /// The kernel has refused for too long.
+    /// The kernel refused for too long.
     fn pause(&mut self, errno: Errno) -> Result<(), Errno> {
         let (since, pause) = self.refused_since.unwrap_or((Instant::now(), PAUSES[0]));
         if since.elapsed() > REFUSED_MAX {
@@ -243,8 +242,8 @@ impl UringRing {
         forks::close(descriptor, || unsafe { std::mem::ManuallyDrop::drop(&mut self.ring) });
     }
 
-    /// Closes the ring and waits until the kernel has ended all of its requests. False if that
-    /// cannot be detected.
+    /// Closes the ring and waits until the kernel ends all of its requests. False if that cannot be
+    /// detected.
     fn end_in_kernel(&mut self) -> bool {
         if !std::mem::replace(&mut self.closed, true) {
             // SAFETY: `closed` was not set before.
@@ -302,9 +301,9 @@ fn check_operations(ring: &IoUring) -> std::io::Result<()> {
     if probed.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS.into()) }
 }
 
-/// Runs one no-op request: a filter on system calls may allow setting up a ring but not using it.
+/// Runs a no-op request: a filter on system calls may allow setting up a ring but not using it.
 pub(crate) fn try_out(ring: &mut IoUring) -> std::io::Result<()> {
-    // SAFETY: the entry has no memory.
+    // SAFETY: the entry names no memory.
     let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
     pushed.map_err(|_| Errno::NOSYS)?;
     loop {
@@ -318,8 +317,8 @@ pub(crate) fn try_out(ring: &mut IoUring) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The read end of a pipe whose write end only the ring has. The kernel releases a ring's files
-/// when it has ended all of its requests.
+/// The read end of a pipe whose write end only the ring holds. The kernel releases a ring's files
+/// when it ends all of its requests.
 fn watch_end(ring: &IoUring) -> std::io::Result<OwnedFd> {
     let (reads, writes) = std::io::pipe()?;
     ring.submitter().register_files(&[writes.as_raw_fd()])?;
@@ -391,7 +390,7 @@ impl Ring for UringRing {
             if self.recall.ops > 0 && !self.recall.pausing {
                 self.recall();
             }
-            // If the queue is full, the next attempt follows when the kernel has taken its entries.
+            // If the queue is full, the next attempt follows when the kernel consumed its entries.
             wait = self.listen().is_ok();
         }
         if self.unsubmitted || wait || !self.ops.is_empty() {
@@ -452,8 +451,8 @@ impl Drop for UringRing {
         }
         let was_closed = std::mem::replace(&mut self.closed, true);
         // SAFETY: dropped once, here; the ring only if it was not closed before. Closing the ring
-        // cancels the waker's read. Its eight bytes are leaked if that read has not been reaped,
-        // since cancelling is asynchronous. The memory of the slots is released after the ring.
+        // cancels the waker's read. Its eight bytes are leaked if that read was not reaped, since
+        // cancelling is asynchronous. The memory of the slots is released after the ring.
         unsafe {
             if !was_closed {
                 self.close_ring();

@@ -1,5 +1,5 @@
-//! A window: the part of a transfer that is moved at one time. It is one slot's worth of bytes,
-//! filled in pieces and copied in runs.
+//! A window: the part of a transfer that is moved at a time. It is a slot's worth of bytes, filled
+//! in pieces and copied in runs.
 
 use forebay_base::units::ByteRange;
 
@@ -41,7 +41,7 @@ pub(crate) enum Filler {
     Other,
 }
 
-/// Bytes of one transfer that move through one slot, or directly to and from host memory.
+/// Bytes of a transfer that move through a slot, or directly to and from host memory.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) transfer: usize,
@@ -58,9 +58,9 @@ pub(crate) struct Window {
     pub(crate) promised: usize,
     /// True if readers will fill it; set while it is being planned.
     pub(crate) for_readers: bool,
-    /// Ops of each piece, queued or running: up to one for each 64 KiB of a slot of 1 GiB.
+    /// Ops by piece, queued or running: up to 1 per 64 KiB of a slot of 1 GiB.
     left: [u32; PIECES],
-    /// Sum of `left`, plus one while the window is being planned.
+    /// Sum of `left`, plus 1 while the window is being planned.
     pub(crate) outstanding: u32,
     filled: u64,
     /// Time of the claim; later, of the last completion of its ops.
@@ -72,7 +72,7 @@ pub(crate) struct Window {
     pub(crate) waiting: Vec<Segment>,
 }
 
-/// Adjacent pieces of a slot that one copy moves.
+/// Adjacent pieces of a slot that a single copy moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The pieces, as bits.
@@ -152,12 +152,12 @@ impl Window {
         Some(Run { pieces, range: self.range.intersect(covered) })
     }
 
-    /// All bytes of a window as one run, for the copy from the GPU before a write.
+    /// All bytes of a window as a single run, for the copy from the GPU before a write.
     pub(crate) fn whole(&self) -> Run {
         Run { pieces: 0, range: self.range }
     }
 
-    /// True if every filled piece has been sent.
+    /// True if every filled piece was sent.
     pub(crate) fn all_sent(&self) -> bool {
         self.filled & !self.sent == 0
     }

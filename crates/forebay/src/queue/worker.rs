@@ -16,11 +16,11 @@ use super::spans;
 use crate::trace::Track;
 use crate::transfer::State;
 
-/// Requests of at least this size are flushed one by one: the system call takes a microsecond, and
-/// the fastest drive takes about ten for the request.
+/// Requests of at least this size are flushed individually: the system call costs a microsecond,
+/// the request about ten on the fastest drive.
 const ALONE: u64 = 128 * KIB;
 
-/// Time between two attempts to start a thread that the system has refused.
+/// Time between two attempts to start a thread that the system refused.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// The next action of a worker after a step.
@@ -30,11 +30,11 @@ pub(crate) enum Next {
     Again,
     /// Nothing to do until woken.
     Wait,
-    /// The engine is shutting down and nothing is left.
+    /// The engine is shutting down and nothing remains.
     Stop,
 }
 
-/// Feeds one ring: a ring that serves drives, or that of a pool thread.
+/// Feeds a ring: a ring that serves drives, or that of a pool thread.
 #[derive(Debug)]
 pub(crate) struct RingWorker<R> {
     workers: Workers,
@@ -72,7 +72,7 @@ impl<R: Ring> RingWorker<R> {
         (&self.ring, &self.done)
     }
 
-    /// Returns completions, takes and submits ops, plans the claimed window with `plan`, and reaps.
+    /// Returns completions, pops and submits ops, plans the claimed window with `plan`, and reaps.
     /// `waits`: the ring can be woken while it waits, so the step may block in it.
     pub(crate) fn step(
         &mut self,
@@ -107,7 +107,7 @@ impl<R: Ring> RingWorker<R> {
         if self.parked && !waits {
             return Next::Wait;
         }
-        // A ring that can be woken has many ops in flight.
+        // A ring that can be woken runs many ops.
         let (to, overlaps) = (core.recorder(), waits);
         let waits = waits && claim.is_none();
         self.planned = claim.map(|claim| {
@@ -122,8 +122,8 @@ impl<R: Ring> RingWorker<R> {
         Next::Again
     }
 
-    /// Moves the work of a failed ring to threads. Requests that the kernel still has come back
-    /// first: another request for the same bytes would race with them.
+    /// Moves the work of a failed ring to threads. Requests that the kernel still runs return
+    /// first: a second request for the same bytes would race with them.
     fn lose_ring(&mut self, core: &Core, errno: Errno) {
         if let Workers::Ring(ring) = self.workers {
             core.lose_ring(ring, errno);
@@ -147,8 +147,8 @@ impl<R: Ring> RingWorker<R> {
         }
     }
 
-    /// Returns the results of the last step, and takes as many ops as the ring has room for. Stops
-    /// early at a window that must be planned first.
+    /// Returns the results of the last step, and pops as many ops as the ring accepts. Stops early
+    /// at a window that must be planned first.
     fn exchange(&mut self, scheduler: &mut Scheduler) -> Option<Claim> {
         self.hand_over(scheduler);
         let room = self.ring.room();
@@ -161,10 +161,10 @@ impl<R: Ring> RingWorker<R> {
         None
     }
 
-    /// Submits the ops taken. An idle drive gets the first request at once, and starts on it while
-    /// the rest are prepared. The distance between later flushes doubles, since each is a system
-    /// call. Large requests are flushed one by one: the kernel merges adjacent requests that are
-    /// submitted together, and then the drive has fewer in flight than it could use.
+    /// Submits the popped ops. An idle drive gets the first request immediately, and starts on it
+    /// while the rest are prepared. The distance between later flushes doubles, since a flush is a
+    /// system call. Large requests are flushed individually: the kernel merges adjacent requests
+    /// that are submitted together, and then the drive runs fewer than it could.
     fn submit(&mut self) {
         for (index, op) in self.taken.drain(..).enumerate() {
             let alone = op.segment.covered.len() >= ALONE;
@@ -279,7 +279,7 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    /// One step: returns results, takes a work item and runs it.
+    /// A step: returns results, pops a work item and runs it.
     pub(crate) fn step(&mut self, core: &Core, tools: &impl Tools) -> Next {
         self.reap(core);
         let (work, ended) = core.with(|scheduler| {
@@ -309,7 +309,7 @@ impl<R: Ring> Reader<R> {
         Next::Again
     }
 
-    /// One step for one transfer only. False if there is nothing to do for it.
+    /// A step for a single transfer. False if it needs no work.
     pub(crate) fn step_for(&mut self, core: &Core, tools: &impl Tools, state: &Arc<State>) -> bool {
         self.reap(core);
         let work = core.with(|scheduler| {

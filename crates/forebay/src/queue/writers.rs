@@ -1,7 +1,7 @@
 //! Turns at a file: any number of direct writes, or writes through the page cache, of which the
-//! scheduler makes one at a time. More would only spin on the file's lock (measured: 4 writers, 4.7
-//! times the CPU, no gain). While direct writes wait, no other write joins, and then all of them
-//! start.
+//! scheduler runs a single write at a time. More would only spin on the file's lock (measured: 4
+//! writers, 4.7 times the CPU, no gain). While direct writes wait, no other write joins, and then
+//! all of them start.
 //!
 //! A cached write that begins during a direct write may dirty a folio (up to 2 MiB) that both
 //! touch, even if their ranges are disjoint. The kernel then cannot drop that folio after the
@@ -34,12 +34,12 @@ pub(crate) struct Writers {
     waited: AtomicU64,
 }
 
-/// One shard, on its own cache line, with the few files that are being written.
+/// A shard, on its own cache line, with the few files that are being written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard(Lock<Vec<(File, FileWrites)>>);
 
-/// The writes of one file; idle files have no entry.
+/// The writes of a file; idle files are not listed.
 #[derive(Debug, Default)]
 struct FileWrites {
     /// Number of callers that are writing the file themselves, through the page cache.
@@ -58,7 +58,7 @@ struct FileWrites {
 
 /// What becomes of a write.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum Admission {
     /// It starts now.
     Starts(Op),
     /// It waits for its turn under this ticket.
@@ -69,7 +69,7 @@ pub(super) enum Entry {
 #[derive(Debug)]
 pub(super) enum Next {
     None,
-    /// One through the page cache.
+    /// A single write through the page cache.
     Through(u64, Op),
     /// All direct writes that have waited.
     Around(BTreeMap<u64, Op>),
@@ -135,24 +135,24 @@ impl Writers {
     }
 
     /// Adds a write of the scheduler. If it waits, the scheduler must start [`next`](Self::next).
-    pub(super) fn add(&self, op: Op) -> Entry {
+    pub(super) fn add(&self, op: Op) -> Admission {
         self.of(op.file.identity(), |writes| {
             let (is_busy, is_waited_for) = (writes.is_busy(), writes.is_waited_for());
             let is_cached = op.is_cached_write();
             if is_cached && !is_busy && !is_waited_for {
                 writes.is_writing = true;
-                return Entry::Starts(op);
+                return Admission::Starts(op);
             }
             if !is_cached && writes.around > 0 && !is_waited_for {
                 writes.around += 1;
-                return Entry::Starts(op);
+                return Admission::Starts(op);
             }
             let ticket = self.waited.fetch_add(1, Ordering::Relaxed);
             match is_cached {
                 true => writes.through_waits.insert(ticket, op),
                 false => writes.around_waits.insert(ticket, op),
             };
-            Entry::Waits(ticket)
+            Admission::Waits(ticket)
         })
     }
 
@@ -171,7 +171,7 @@ impl Writers {
     }
 
     /// Removes a write that waits. The scheduler must start [`next`](Self::next): it may have been
-    /// the only one to wait.
+    /// the only waiting write.
     pub(super) fn remove(&self, file: File, ticket: u64) -> Option<Op> {
         self.of(file, |writes| {
             let op = writes.through_waits.remove(&ticket);
@@ -180,7 +180,7 @@ impl Writers {
         })
     }
 
-    /// Takes a file's next writes if none is in flight.
+    /// Pops a file's next writes if none is in flight.
     pub(super) fn next(&self, file: File) -> Next {
         self.of(file, FileWrites::next)
     }
@@ -188,7 +188,7 @@ impl Writers {
     /// Changes the entry of a file, which exists only while the file is written.
     fn of<T>(&self, file: File, change: impl FnOnce(&mut FileWrites) -> T) -> T {
         let (device, inode) = file;
-        // Inode numbers are sequential, and those of one folder are similar: multiplying by the
+        // Inode numbers are sequential, and those of a folder are similar: multiplying by the
         // golden ratio spreads them.
         let spread = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = spread >> (u64::BITS - SHARDS.ilog2());
@@ -223,8 +223,8 @@ impl Writers {
         self.shards.iter().all(|shard| shard.0.lock().is_empty())
     }
 
-    /// Panics unless each file has one write through the page cache or any number of direct writes.
-    /// `writes`: for each file, the writes of both kinds that are queued or in flight.
+    /// Panics unless every file is written by a single write through the page cache or any number
+    /// of direct writes. `writes`: the writes of both kinds that are queued or in flight, by file.
     #[cfg(test)]
     pub(super) fn check(&self, mut writes: std::collections::HashMap<File, [usize; 2]>) {
         for shard in &self.shards {

@@ -15,9 +15,9 @@ use crate::gpu::Device;
 use crate::memory::{Account, Couriers, Node, Parts, Purpose, Room};
 use crate::queue::Slot;
 
-/// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate. A first
-/// transfer of 8 GiB that begins with one slot and gets more meanwhile is 1 to 5 % slower
-/// (H100, 2026-11-27, `82972b32`). Small ones were not compared from the call.
+/// Slots allocated together: four of 16 MiB saturate the link and take 9 ms to allocate. A first
+/// transfer of 8 GiB that begins with one slot and gets more meanwhile is 1 to 5 % slower (H100,
+/// 2026-11-27, `82972b32`). Small ones were not compared from the call.
 const SLOTS_AT_ONCE: u64 = 4;
 
 /// Allocates slots, which have a part of the limit of pinned memory. Memory is freed with its last
@@ -30,14 +30,14 @@ pub(crate) struct Arena {
     /// Bytes of slots.
     used: AtomicU64,
     parts: Arc<Parts>,
-    /// Why slots may be on another NUMA node than their GPU: the kernel's first error.
+    /// Why slots may be on a different NUMA node than their GPU: the kernel's first error.
     misplaced: OnceLock<Errno>,
     has_reported_misplaced: AtomicBool,
     room: Arc<Room>,
     couriers: Arc<Couriers>,
     /// Why there are fewer slots than the limit allows: the first error.
     refused: OnceLock<Error>,
-    /// Whether that error has been emitted as an event.
+    /// Whether that error was emitted as an event.
     has_reported_refusal: AtomicBool,
 }
 
@@ -93,7 +93,7 @@ impl Arena {
         &self.parts
     }
 
-    /// Why slots may be on another NUMA node than their GPU.
+    /// Why slots may be on a different NUMA node than their GPU.
     pub(crate) fn misplaced(&self) -> Option<Errno> {
         self.misplaced.get().copied()
     }

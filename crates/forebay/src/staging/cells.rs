@@ -1,11 +1,11 @@
-//! Small reads that leave together: pinned cells, which the callers of small reads fill themselves,
-//! and the list of those that wait for the link.
+//! Small reads that are copied together: pinned cells, which the callers of small reads fill
+//! themselves, and the list of those that wait for the link.
 //!
-//! The bytes of such a read are in memory, so no drive takes part, and it needs no window, no
-//! slot and no turn. Its caller takes a cell, reads into it and posts it. The link's copy thread
-//! sends all that is posted as one group, then frees the cells and ends the transfers. With a
-//! window and a slot for each, 16 threads with 32 reads of 64 KiB in flight moved 3.1 GB/s on an
-//! H100, where by hand one copy for each read moved 15.7 (2026-11-27, `244a17e5`).
+//! The bytes of such a read are in memory, so no drive is involved, and it needs no window, no slot
+//! and no turn. Its caller leases a cell, reads into it and posts it. The link's copy thread copies
+//! all posted reads as a group, then frees the cells and ends the transfers. With a window and a
+//! slot per read, 16 threads with 32 reads of 64 KiB in flight moved 3.1 GB/s on an H100, where by
+//! hand a copy per read moved 15.7 (2026-11-27, `244a17e5`).
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -30,23 +30,23 @@ const MEMORY_MAX: u64 = 32 * MIB;
 const TIMES: usize = 4;
 /// Cells have at most this part of the pinned memory that the caller allows.
 const PART: u64 = 8;
-/// The least bytes of a block, which is divided into cells of one size.
+/// The least bytes of a block, which is divided into cells of the same size.
 const BLOCK_MIN: u64 = 256 * KIB;
 /// A block is divided into 1, 2, 4 … 64 cells.
 const CLASSES: usize = 7;
-/// Lists of cells and reads: callers on different cores seldom use the same one.
+/// Lists of cells and reads: callers on different cores seldom use the same list.
 const SHARDS: usize = 8;
 /// Time after which a failed allocation is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Cells, and the small reads of one GPU that are in them.
+/// Cells, and the small reads of a GPU that are in them.
 #[derive(Debug)]
 pub(crate) struct Cells {
     /// The GPU; `None` for cells whose bytes are copied to host memory.
     device: Option<Arc<dyn Device>>,
     /// Bytes of a block, and so the longest read.
     block_len: u64,
-    /// Bytes of the blocks of one allocation.
+    /// Bytes of the blocks of an allocation.
     len: u64,
     memory: Box<[OnceLock<HostMemory>]>,
     making: Lock<Making>,
@@ -68,7 +68,7 @@ struct Making(Option<(Instant, Error)>);
 #[repr(align(128))]
 struct Shard {
     list: Lock<List>,
-    /// Posted reads that the copy thread has not taken, to be checked without the lock.
+    /// Posted reads that the copy thread did not pop yet, to be checked without the lock.
     posted: AtomicUsize,
 }
 
@@ -76,11 +76,11 @@ struct Shard {
 #[derive(Debug, Default)]
 struct List {
     blocks: Vec<Block>,
-    /// Blocks without a cell in use. The last one was used last: its bytes are in a cache.
+    /// Blocks without a cell in use. The last block was used last: its bytes are in a cache.
     free: Vec<usize>,
     /// By class, blocks that have cells in use and free ones.
     partial: [Vec<usize>; CLASSES],
-    /// Posted reads that the copy thread has not taken.
+    /// Posted reads that the copy thread did not pop yet.
     ready: Vec<SmallRead>,
     /// The transfers of all posted reads that have not ended.
     states: Slab<Arc<State>>,
@@ -88,11 +88,11 @@ struct List {
     is_closed: bool,
 }
 
-/// Memory for cells of one size.
+/// Memory for cells of the same size.
 #[derive(Debug, Clone, Copy, Default)]
 struct Block {
     class: usize,
-    /// A bit for each cell in use.
+    /// A bit per cell in use.
     used: u64,
 }
 
@@ -189,7 +189,7 @@ impl Cells {
         self.free(class).or_else(|| self.make(class, room?))
     }
 
-    /// A free cell, of the shard of this core if it has one.
+    /// A free cell, from the shard of this core if possible.
     fn free(&self, class: usize) -> Option<Cell> {
         let own = rustix::thread::sched_getcpu();
         (own..own + SHARDS).map(|shard| shard % SHARDS).find_map(|shard| {
@@ -201,13 +201,13 @@ impl Cells {
         })
     }
 
-    /// Whether it has memory.
+    /// Whether it owns memory.
     pub(crate) fn is_ready(&self) -> bool {
         self.memory.first().is_some_and(|memory| memory.get().is_some())
     }
 
-    /// Allocates memory and takes a cell of it, unless another thread does so just now or it failed
-    /// recently.
+    /// Allocates memory and leases a cell of it, unless another thread does so just now or it
+    /// failed recently.
     fn make(&self, class: usize, room: &Room) -> Option<Cell> {
         let mut making = self.making.try_lock()?;
         if let Some(cell) = self.free(class) {
@@ -245,8 +245,7 @@ impl Cells {
         self.shards[cell.shard].list.lock().give(cell.block, cell.index);
     }
 
-    /// Hands a read to the copy thread. False if the engine has failed: the caller ends the
-    /// transfer.
+    /// Hands a read to the copy thread. False if the engine failed: the caller ends the transfer.
     pub(crate) fn post(&self, mut read: SmallRead) -> bool {
         let shard = &self.shards[read.cell.shard];
         let mut list = shard.list.lock();
@@ -264,7 +263,7 @@ impl Cells {
         true
     }
 
-    /// Moves posted reads to `group` until it has `most`, from list number `first` on.
+    /// Moves posted reads to `group` until it holds `most`, from list number `first` on.
     pub(crate) fn ready(&self, group: &mut Vec<SmallRead>, most: usize, first: usize) {
         for number in 0..SHARDS {
             let shard = &self.shards[(first + number) % SHARDS];
@@ -298,7 +297,7 @@ impl Cells {
         parks
     }
 
-    /// Whether the copy thread has taken all posted reads.
+    /// Whether the copy thread popped all posted reads.
     pub(crate) fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.posted.load(Ordering::SeqCst) == 0)
     }

@@ -1,5 +1,4 @@
-//! Staging between the page cache or a drive and a GPU: pinned memory, and one thread per GPU that
-//! queues the copies.
+//! Staging between the page cache or a drive and a GPU: pinned memory, and a copy thread per GPU.
 
 mod arena;
 mod cells;

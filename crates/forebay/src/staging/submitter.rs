@@ -1,17 +1,17 @@
-//! Queues one GPU's copies and polls for their completion. Only this thread calls the driver for a
+//! Queues a GPU's copies and polls for their completion. Only this thread calls the driver for a
 //! transfer's copies.
 //!
-//! All small reads that are posted form one group. It is queued in addition to two groups of other
-//! copies, so that neither kind waits long for the other.
+//! All posted small reads form a group. It is queued in addition to two groups of other copies, so
+//! that neither kind waits long for the other.
 //!
 //! At most two groups of copies are queued per direction: one runs, the next is ready behind it.
-//! Slots that are filled in the meantime form one longer copy, or one batch if they belong to
-//! several small transfers. So copies grow when the link is the limit, and bytes leave at once when
-//! it would idle. Each direction has its own stream, queue and limit, since the link is full
-//! duplex.
+//! Slots that are filled in the meantime form a single longer copy, or a batch if they belong to
+//! several small transfers. So copies grow when the link is the limit, and bytes are sent
+//! immediately when it would idle. Directions use separate streams, queues and limits, since the
+//! link is full duplex.
 //!
-//! Groups of small pieces go to streams of their own, where a kernel may copy them. It cannot begin
-//! while kernels of the process occupy the whole GPU. Then the group is withdrawn and copied.
+//! Groups of small pieces use separate streams, where a kernel may copy them. It cannot begin while
+//! kernels of the process occupy the whole GPU. Then the group is withdrawn and copied.
 
 #![expect(unsafe_code, reason = "queues copies between slots and the caller's GPU memory")]
 
@@ -38,8 +38,8 @@ const NAP: Duration = Duration::from_micros(20);
 /// How long last copies are polled without sleeping: the time of three full slots on a fast link.
 pub(crate) const WATCH_MAX: Duration = Duration::from_millis(1);
 
-/// How long to nap after the last copy before parking: waking a parked thread on an idle core takes
-/// longer than a nap.
+/// How long to nap after the last copy before parking: waking a parked thread on an idle core is
+/// slower than a nap.
 const LINGER: Duration = Duration::from_micros(200);
 
 /// Most small reads of a group.
@@ -53,14 +53,14 @@ const KERNEL_MIN_LONG: usize = 8;
 /// Numbers of longer small reads that a kernel copies. The driver copies more of them faster.
 const KERNEL_FEW: std::ops::Range<usize> = 2..32;
 
-/// Time after which a kernel that has not begun is withdrawn, and how long copies replace it then.
+/// Time after which a kernel that did not begin is withdrawn, and how long copies replace it then.
 const LATE_NS: u64 = 1_000_000;
 const REST_NS: u64 = 100_000_000;
 /// Time after which the numbers of kernels are pinned again if that failed.
 const PIN_AGAIN_NS: u64 = 10_000_000_000;
 
-/// The lanes of groups that a kernel may copy; one group in each. Lower ones are those of a
-/// [`Direction`].
+/// The lanes of groups that a kernel may copy; a single group per lane. The first lanes are those
+/// of a [`Direction`].
 const GATHER: std::ops::Range<usize> = 2..4;
 
 /// Copies queued together.
@@ -75,7 +75,7 @@ struct Group {
     kernel: Option<u32>,
 }
 
-/// The copies of a group: at least one, and all in one direction.
+/// The copies of a group: at least 1, and all in the same direction.
 #[derive(Debug)]
 enum Work {
     /// Of the scheduler's windows.
@@ -102,7 +102,7 @@ impl Work {
         }
     }
 
-    /// Its copies. For a batch transfer each range has its own GPU address.
+    /// Its copies. The ranges of a batch transfer have separate GPU addresses.
     fn copies(&self) -> Vec<DeviceCopy> {
         let copy = |host: u64, device, len: u64| DeviceCopy {
             host: NonNull::new(host as *mut u8).expect("memory is never at address zero"),
@@ -133,7 +133,7 @@ impl Work {
         }
     }
 
-    /// Each of its copies alone.
+    /// Its copies, alone.
     fn apart(self) -> Vec<Self> {
         match self {
             Self::Windows(all) => all.into_iter().map(|copy| Self::Windows(vec![copy])).collect(),
@@ -156,7 +156,7 @@ struct Done<T> {
     failed: Option<CopyFailure>,
 }
 
-/// The queued groups of one stream, which complete in order.
+/// The queued groups of a stream, which complete in order.
 #[derive(Debug)]
 struct CopyLane {
     stream: Stream,
@@ -172,14 +172,14 @@ impl CopyLane {
     }
 }
 
-/// Queues one GPU's copies and polls for their completion.
+/// Queues a GPU's copies and polls for their completion.
 #[derive(Debug)]
 pub(crate) struct Submitter {
     link: usize,
     device: Arc<dyn Device>,
-    /// One for each [`Direction`], since the link is full duplex, and those of [`GATHER`].
+    /// A lane per [`Direction`], since the link is full duplex, and those of [`GATHER`].
     lanes: [CopyLane; 4],
-    /// Two numbers for each lane, by which its kernel is withdrawn; `None` if there are no kernels.
+    /// Two numbers per lane, by which its kernel is withdrawn; `None` if there are no kernels.
     signals: Option<HostMemory>,
     /// The number of the last kernel.
     kernels: u32,
@@ -194,7 +194,7 @@ pub(crate) struct Submitter {
     /// The GPU's small reads, and which of their lists is the first next.
     cells: Arc<Cells>,
     turn: usize,
-    /// Whether the loss of the GPU has been emitted as an event.
+    /// Whether the loss of the GPU was emitted as an event.
     has_reported_loss: bool,
     /// Whether the scheduler counts this thread as parked. It does so while only small reads are
     /// queued, and wakes it before there are other copies for it.
@@ -208,12 +208,12 @@ pub(crate) struct Submitter {
 pub(crate) enum Pause {
     /// A copy is in flight: poll again after a nap.
     Nap,
-    /// The last copies are queued, few bytes are left, or a short transfer waits behind a long one:
-    /// poll again at once. A nap of 20 µs ended up to 600 µs late on virtual machines.
+    /// The last copies are queued, few bytes remain, or a short transfer waits behind a long one:
+    /// poll again immediately. A nap of 20 µs ended up to 600 µs late on virtual machines.
     Watch,
     /// Nothing is queued: wait until a slot is filled.
     Wait,
-    /// The engine is shutting down and nothing is left.
+    /// The engine is shutting down and nothing remains.
     Stop,
 }
 
@@ -362,7 +362,7 @@ impl Submitter {
         kernel.is_some() && withdrawn == kernel
     }
 
-    /// Withdraws the first kernel of a lane if it was queued so long ago and has not begun. Its
+    /// Withdraws the first kernel of a lane if it was queued so long ago and did not begin. Its
     /// group is copied.
     fn withdraw(&mut self, lane: usize, after_ns: u64) {
         let Some([begun, withdrawn]) = self.signals(lane) else { return };
@@ -371,7 +371,7 @@ impl Submitter {
             now.saturating_sub(group.since_ns) >= after_ns
                 && group.kernel.is_some_and(|number| {
                     let has_begun = || begun.load(Ordering::SeqCst) == number;
-                    // Blocks that begin from here on copy nothing. The kernel writes one number and
+                    // Blocks that begin from here on copy nothing. The kernel writes a number and
                     // reads the other, and this thread reversed.
                     let withdraw = || withdrawn.store(number, Ordering::SeqCst);
                     !has_begun() && {
@@ -394,12 +394,13 @@ impl Submitter {
     /// The numbers by which kernels of a lane say that they begin, and are withdrawn.
     fn signals(&self, lane: usize) -> Option<&[AtomicU32; 2]> {
         let signals = self.signals.as_ref()?.pointer().cast::<[AtomicU32; 2]>();
-        // SAFETY: the memory holds as many numbers for each lane. Only this thread and the GPU use
-        // them, both atomically.
+        // SAFETY: the memory holds as many numbers per lane. Only this thread and the GPU use them,
+        // both atomically.
         Some(unsafe { signals.add(lane).as_ref() })
     }
 
-    /// Queues the small reads that are posted: one group while others are queued, else two.
+    /// Queues the small reads that are posted: a single group while other groups are queued, else
+    /// two.
     fn queue_small(&mut self) {
         let (inward, small, _) = self.groups();
         if small > usize::from(inward == 0) || self.cells.is_empty() {
@@ -444,8 +445,8 @@ impl Submitter {
         }
     }
 
-    /// Records a group's result. If a group of several fails, each copy is repeated alone, so that
-    /// an invalid target fails only its own transfer.
+    /// Records a group's result. If a group of several fails, its copies are repeated alone, so
+    /// that an invalid target fails only its own transfer.
     fn end(
         &mut self,
         lane: usize,
@@ -551,8 +552,8 @@ impl Submitter {
     }
 
     /// A free lane for a kernel that makes these copies, if it is faster than copies by the driver.
-    /// Those are faster from 64 KiB on, but cost the driver 0.8 µs of this thread each: as much as
-    /// a small read has left.
+    /// Those are faster from 64 KiB on, but cost this thread 0.8 µs per copy: as much as a small
+    /// read saves.
     fn gather_lane(&mut self, work: &Work, copies: &[DeviceCopy]) -> Option<usize> {
         let len = copies.iter().map(|copy| copy.len).sum::<usize>() / copies.len().max(1);
         let is_faster = match work {
@@ -588,7 +589,8 @@ impl Submitter {
         GATHER.filter(|_| may).find(|lane| self.lanes[*lane].queued.is_empty())
     }
 
-    /// Queues copies, and an event behind them. Also returns the kernel's number if one makes them.
+    /// Queues copies, and an event behind them. Also returns the kernel's number if a kernel
+    /// copies.
     fn start(&mut self, lane: usize, copies: &[DeviceCopy]) -> DeviceResult<(Event, Option<u32>)> {
         let event = match self.spare.pop() {
             Some(event) => event,
@@ -629,7 +631,7 @@ impl Submitter {
 
     /// Repeats the step until the engine ends. During copies it calls `look` with the time.
     pub(crate) fn run(mut self, core: &Core, look: impl Fn(Instant)) {
-        // Otherwise the kernel may delay each nap by 50 µs.
+        // Otherwise the kernel may delay a nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let (mut active, device) = (Instant::now(), Arc::clone(&self.device));
         let mut repeat = || {

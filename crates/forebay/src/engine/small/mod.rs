@@ -6,10 +6,8 @@
 
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
-mod borrow;
-mod cold;
-pub(super) mod ring;
-mod streams;
+mod borrowed;
+pub(super) mod cold;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -39,7 +37,7 @@ use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
 /// Lanes that reads shorter than [`LONG`] use, and longer ones. While they are busy, further reads
-/// leave together.
+/// are copied together.
 const READ_LANES: [usize; 2] = [16, 4];
 const LONG: u64 = 64 * KIB;
 
@@ -222,7 +220,7 @@ impl Engine {
         Some(state)
     }
 
-    /// Records a small transfer that has just ended, and emits its event.
+    /// Records a small transfer that just ended, and emits its event.
     fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
         let bytes = (call.offset, call.span.len);
         events::small_ended(call.direction.name(), call.file.path(), bytes, done);

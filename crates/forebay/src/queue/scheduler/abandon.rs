@@ -1,5 +1,5 @@
-//! The replacement for a scheduler that a panic left half-changed. It has as many drives, rings and
-//! links, refuses new transfers, and ignores completions of earlier work.
+//! The replacement for a scheduler that a panic left half-changed. It keeps the number of drives,
+//! rings and links, refuses new transfers, and ignores completions of earlier work.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ pub(crate) struct Abandoned {
 }
 
 impl Scheduler {
-    /// True if the engine has failed.
+    /// True if the engine failed.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.life, Life::Failed(_))
     }
 
-    /// Replaces this scheduler with a failed one. Everything that the old one holds is leaked:
-    /// drives and GPUs may still write to its slots, and its counts may be wrong. Its state is only
-    /// read, not changed.
+    /// Replaces this scheduler with a failed one. Everything that the old scheduler holds is
+    /// leaked: drives and GPUs may still write to its slots, and its counts may be wrong. Its state
+    /// is only read, not changed.
     pub(crate) fn close(&mut self, cause: Arc<str>) -> Abandoned {
         let mut failed = Self::new(self.limits);
         for _ in 0..self.drives.len() {

@@ -1,5 +1,5 @@
-//! A transfer as the scheduler gets it, and one share of it: how far it has come, its windows, and
-//! its queued ops.
+//! A transfer as the scheduler gets it, and a share of it: its progress, its windows, and its
+//! queued ops.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::queue::op::{Executor, Op, WindowKey};
 use crate::queue::window::Slot;
 use crate::transfer::{Batch, State, SyncMode};
 
-/// Maximum stretches of a window that is written. Each is a request, and all of them are queued in
-/// one critical section.
+/// Maximum stretches of a window that is written. Every stretch is a request, and all are queued in
+/// a single critical section.
 const STRETCHES_MAX: usize = 512;
 
-/// Everything that the scheduler must know to move one transfer.
+/// Everything that the scheduler must know to move a transfer.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) state: Arc<State>,
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     pub(crate) address: u64,
     /// The GPU's link. `None` if no slot is used: for host memory and on the direct route.
     pub(crate) link: Option<usize>,
-    /// The direct path between the drive and a GPU, if there is one. Other shares do not use it.
+    /// The direct path between the drive and a GPU, if the share uses it.
     pub(crate) direct: Option<DirectPath>,
     pub(crate) drive: usize,
     /// Parts to move, in order. A part of a write starts when all parts before it are done.
@@ -45,7 +45,7 @@ pub(crate) struct Request {
     /// Shares of the transfer on other drives.
     pub(crate) shares: Vec<Share>,
     pub(crate) alignment: Option<Alignment>,
-    /// True if the first byte is expected to come from the drive, as far as is known before
+    /// True if the first byte is expected to be read from the drive, as far as is known before
     /// planning.
     pub(crate) cold: bool,
     pub(crate) exact: bool,
@@ -53,17 +53,17 @@ pub(crate) struct Request {
     pub(crate) priority: Priority,
 }
 
-/// A direct path between a drive and a GPU, and the staged path for what it does not take.
+/// A direct path between a drive and a GPU, and the staged path for the bytes that it refuses.
 #[derive(Debug, Clone)]
 pub(crate) struct DirectPath {
     pub(crate) port: Arc<dyn Port>,
     /// The link of the GPU, for staged bytes.
     pub(crate) link: usize,
-    /// The alignment that O_DIRECT requires for staged bytes, if the file takes O_DIRECT.
+    /// The alignment that O_DIRECT requires for staged bytes, if the file allows O_DIRECT.
     pub(crate) alignment: Option<Alignment>,
 }
 
-/// The part of a transfer that one drive moves.
+/// The part of a transfer that a single drive moves.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     pub(crate) drive: usize,
@@ -72,8 +72,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Splits a strip into one share per drive. `how` returns the drive and data path of a source;
-    /// adjacent stretches with the same result are merged. Sources of one drive must be adjacent in
+    /// Splits a strip into shares, by drive. `how` returns the drive and data path of a source;
+    /// adjacent stretches with the same result are merged. Sources of a drive must be adjacent in
     /// the strip.
     pub(crate) fn of_strip(strip: &Strip, how: impl Fn(usize) -> (usize, Io, Reason)) -> Vec<Self> {
         let mut shares: Vec<Self> = Vec::new();
@@ -94,7 +94,7 @@ impl Share {
         shares
     }
 
-    /// An empty share for each of `drives` that has none.
+    /// An empty share for every drive of `drives` without a share.
     pub(crate) fn of_nothing(shares: &[Self], drives: impl Iterator<Item = usize>) -> Vec<Self> {
         let mut missing: Vec<usize> =
             drives.filter(|drive| shares.iter().all(|share| share.drive != *drive)).collect();
@@ -110,7 +110,8 @@ impl Request {
         if self.direct.is_some() { Route::Direct } else { io.route(self.link.is_some()) }
     }
 
-    /// A request for another share of the transfer: the same fields on another drive, never direct.
+    /// A request for another share of the transfer: the same fields on a different drive, never
+    /// direct.
     pub(super) fn share_on(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
         let mut share = Self { drive, parts, ..self.clone() };
         if let Some(DirectPath { link, alignment, .. }) = share.direct.take() {
@@ -185,7 +186,7 @@ impl Request {
     }
 }
 
-/// A share that has not ended.
+/// A share in progress.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) request: Request,
@@ -213,11 +214,11 @@ pub(super) struct Active {
     pub(super) pace: Executor,
     /// Offset up to which an attempt found no resident pages.
     pub(super) tried: u64,
-    /// Time at which it began to wait for a slot, also after the wait has ended.
+    /// Start of its last wait for a slot.
     pub(super) waits_since_ns: u64,
-    /// The slot for its next window, if it has waited for one.
+    /// The slot for its next window, if it waited for a slot.
     pub(super) slot: Option<Slot>,
-    /// Ops that its next window has promised to its drive.
+    /// Ops that its next window promised to its drive.
     pub(super) promised: usize,
     /// Writes that wait for their turn at a file, by ticket.
     pub(super) writes_waiting: BTreeMap<u64, (u64, u64)>,
@@ -243,15 +244,15 @@ pub(super) enum Phase {
     DroppingStale,
     /// Its files are synced.
     Syncing,
-    /// It has failed or was cancelled: nothing new starts, and ops in flight end.
+    /// It failed or was cancelled: nothing new starts, and ops in flight end.
     Stopped(Error),
 }
 
-/// Pending ops of one transfer.
+/// Pending ops of a transfer.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) ops: VecDeque<Op>,
-    /// True if the transfer has an entry in the turn order; it never has two.
+    /// True if the transfer is in the round robin; it is never there twice.
     pub(super) is_queued: bool,
 }
 
@@ -293,7 +294,7 @@ impl Active {
         matches!(self.phase, Phase::Stopped(_))
     }
 
-    /// Stops it unless it has stopped already, whose error then stays. True if it stops now.
+    /// Stops it unless it stopped already, whose error then stays. True if it stops now.
     pub(super) fn stop(&mut self, error: Error) -> bool {
         let stops = !self.is_stopped();
         if stops {
@@ -335,8 +336,8 @@ impl Active {
         }
     }
 
-    /// Returns a new entry in the turn order, unless the transfer has one. A transfer without ops,
-    /// and without a window for the ring to open, needs none.
+    /// Returns a new entry for the round robin, unless the transfer is in it. A transfer without
+    /// ops, and without a window for the ring to open, needs none.
     pub(super) fn entry(&mut self, key: usize, executor: Executor) -> Option<Entry> {
         let entry = Entry { key, serial: self.serial, priority: self.request.priority };
         let opens = self.listed == Listed::Ring && executor == Executor::Ring;
@@ -346,7 +347,7 @@ impl Active {
         takes.then_some(entry)
     }
 
-    /// Begins the next phase, once nothing is in flight and nothing is left to move. False if there
+    /// Begins the next phase, once nothing is in flight and nothing remains to move. False if there
     /// is none.
     pub(super) fn begin_next_phase(&mut self) -> bool {
         let syncs = self.request.sync != SyncMode::None;

@@ -214,7 +214,7 @@ impl Scheduler {
         self.transfers[self.transfer_of(op)].request.drive
     }
 
-    /// True if an op's transfer has stopped.
+    /// True if an op's transfer stopped.
     pub(crate) fn has_stopped(&self, op: &Op) -> bool {
         self.transfers[self.transfer_of(op)].is_stopped()
     }

@@ -13,30 +13,30 @@ use crate::queue::op::{Executor, WindowKey};
 use crate::queue::window::Run;
 use crate::transfer::Stage;
 
-/// Maximum bytes of several windows in one group: 150 µs of a link of 55 GB/s. Two such groups keep
+/// Maximum bytes of several windows in a group: 150 µs of a link of 55 GB/s. Two such groups keep
 /// the link busy while the submitter naps, and other transfers wait no longer than for a slot. With
 /// 2 MiB, 16 threads with 32 reads of 1 MiB moved 33 to 40 GB/s, with 8 MiB 54 (H200, 2026-11-30).
 const GROUP_LEN: u64 = 8 * MIB;
 
-/// Maximum number of windows in one group.
+/// Maximum number of windows in a group.
 const GROUP_MAX: usize = 64;
 
 /// The next copy.
 struct Best {
     key: WindowKey,
     run: Run,
-    /// True if it goes before a transfer that has waited longer.
+    /// True if it is copied before a transfer that waited longer.
     overtakes: bool,
 }
 
 impl Scheduler {
-    /// Appends the next copies for a link to `group`, all of one direction. `inward` groups to the
-    /// GPU and `outward` groups from it are still in flight. Appends nothing if no copy is worth
-    /// its 2.7 µs of link time now. The link is full duplex, so neither direction waits for the
-    /// other.
+    /// Appends the next copies for a link to `group`, all in the same direction. `inward` groups to
+    /// the GPU and `outward` groups from it are still in flight. Appends nothing if no copy is
+    /// worth its 2.7 µs of link time now. The link is full duplex, so neither direction waits for
+    /// the other.
     ///
-    /// A group costs the link and the submitter as much as one copy. So small windows that are
-    /// ready at the same time form one group, as the bytes of one window do.
+    /// A group costs the link and the submitter as much as a single copy. So small windows that are
+    /// ready at the same time form a group, as the bytes of a window do.
     pub(crate) fn next_copies(
         &mut self,
         link: usize,
@@ -107,7 +107,7 @@ impl Scheduler {
     /// oldest, and of its oldest such window, since a large transfer fills slots ahead. Without a
     /// full window, and if the link would be idle, the longest run.
     ///
-    /// A transfer's first copy goes before transfers that have copied, but not twice in a row.
+    /// A transfer's first copy precedes transfers that copied before, but not twice in a row.
     /// Otherwise a series of short transfers could block a long one forever.
     fn best_run(&self, link: usize, queued: usize, room: u64) -> Option<Best> {
         let mut best: Option<(WindowKey, Run)> = None;
@@ -283,7 +283,7 @@ impl Scheduler {
         !filling.is_empty() && (filling.iter().all(is_sent) || is_between())
     }
 
-    /// True if readers fill the windows of a link, and few bytes are left until it is idle.
+    /// True if readers fill the windows of a link, and few bytes remain until it is idle.
     pub(crate) fn is_ending(&self, link: usize) -> bool {
         let Link { left, filling, .. } = &self.links[link];
         let by_readers =
@@ -299,7 +299,7 @@ impl Scheduler {
         let helps = |key: usize| {
             let Active { pace, request, .. } = &self.transfers[key];
             let need = self.need(key);
-            // Transfers at their limit would not take more.
+            // Transfers at their limit would not use more.
             (idles || link.slots.is_split() || *pace != Executor::Readers || need.is_first)
                 && link.slots.admits(request.drive, need)
         };

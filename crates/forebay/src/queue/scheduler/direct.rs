@@ -1,8 +1,7 @@
 //! Direct transfers between a drive and a GPU, and the fallback for bytes that cannot use the path.
 //!
 //! To the scheduler, the memory of such a transfer is like host memory: no slot, no copy. Bytes
-//! that the path does not take (unaligned edges, refused ranges) form another share, which uses
-//! slots.
+//! that the path refuses (unaligned edges, refused ranges) form a second share, which uses slots.
 
 use std::collections::VecDeque;
 
@@ -21,8 +20,8 @@ const NO_FURTHER: &str = "it brought a request no further";
 
 impl Scheduler {
     /// Handles an op that its port refused with `error` or made no progress on. Unless the direct
-    /// route was required, its bytes go through slots. So do all bytes that have not begun, since
-    /// the port would refuse again. If the drive itself failed, the staged path reports it.
+    /// route was required, its bytes are staged. So are all bytes not started yet, since the port
+    /// would refuse again. If the drive itself failed, the staged path reports it.
     pub(super) fn refuse_direct(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let active = &self.transfers[key];
         let (Some(direct), Some(port)) = (active.request.direct.clone(), &op.port) else {

@@ -1,4 +1,4 @@
-//! The queues of drives, and how many ops each drive may have in flight.
+//! The queues of drives, and the limits of their ops in flight.
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,16 +8,16 @@ use crate::plan::Direction;
 use crate::queue::op::{Op, OpKind, RunBy};
 use crate::tune::{DepthLimits, DepthTuner};
 
-/// Maximum pool threads that wait for one drive. Without io_uring, a drive needs as many ops in
+/// Maximum pool threads that wait for a drive. Without io_uring, a drive needs as many ops in
 /// flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads reached 0.95 of
-/// the ring's rate, 8 reached 0.97, 32 reached 0.98. Each thread may need a huge page as bounce
-/// buffer, which sets the limit: 32 would take 64 MiB.
+/// the ring's rate, 8 reached 0.97, 32 reached 0.98. A thread may need a huge page as bounce
+/// buffer, which sets the limit: 32 would pin 64 MiB.
 pub(crate) const EACH_MAX: usize = 24;
 
-/// Reads through the page cache that the pool has in flight on one drive, and the bytes of each;
-/// smaller ones may be more. The kernel reads ahead, so more threads only wait for each other's
-/// locks: with 4 MiB in flight, two processes that loaded 3 GiB from a virtio drive used 0.7
-/// instead of 4.6 CPU s per GB, at the same rate (two GPUs, 2026-11-26, `c47fe393`).
+/// Reads through the page cache that the pool runs on a drive, and their bytes; more are allowed if
+/// they are smaller. The kernel reads ahead, so more threads only wait for the same locks: with 4
+/// MiB in flight, two processes that loaded 3 GiB from a virtio drive used 0.7 instead of 4.6 CPU s
+/// per GB, at the same rate (two GPUs, 2026-11-26, `c47fe393`).
 const READS_AHEAD: u64 = 4;
 const READ_AHEAD_LEN: u64 = 1 << 20;
 
@@ -25,16 +25,16 @@ const READ_AHEAD_LEN: u64 = 1 << 20;
 /// of resident bytes are several times as fast.
 const CACHED_NS_PER_BYTE: u64 = 1;
 
-/// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
-/// long as a fast drive needs for these.
+/// Minimum ops queued for a drive while bytes remain: planning the next window takes as long as a
+/// fast drive needs for these.
 const AHEAD_MIN: usize = 4;
 
 /// Or the drive's queue depth divided by this, if that is more, since several ops complete at once.
-/// Beyond that, queued windows only hold memory that then leaves the CPU cache
+/// Beyond that, queued windows only hold memory that is evicted from the CPU cache
 /// (`docs/internals.md#hot-slots`).
 const AHEAD_SHARE: usize = 4;
 
-/// The queues of one drive, and its ops in flight.
+/// The queues of a drive, and its ops in flight.
 #[derive(Debug)]
 pub(super) struct DriveQueue {
     /// By [`Direction`].
@@ -75,7 +75,7 @@ impl DriveQueue {
         &self.depths[direction as usize]
     }
 
-    /// Records a completed op of `len` bytes. True if the depth or the block size has changed.
+    /// Records a completed op of `len` bytes. True if the depth or the block size changed.
     pub(super) fn completed(
         &mut self,
         direction: Direction,
@@ -104,7 +104,7 @@ impl DriveQueue {
         len > 0 && self.flying[RunBy::Pool as usize] > 0 && self.cached_waits && is_full
     }
 
-    /// Number of pool threads that the drive could use in addition, at least one.
+    /// Number of pool threads that the drive could use in addition, at least 1.
     pub(super) fn pool_room(&self) -> usize {
         let most = self.depth(self.direction).depth().min(EACH_MAX);
         most.saturating_sub(self.flying[RunBy::Pool as usize]).min(self.queued).max(1)
@@ -120,7 +120,7 @@ pub(super) struct Drives {
     in_flight: usize,
     in_pool: usize,
     busy: usize,
-    /// For each piece of hardware, the number of drives with ops in flight.
+    /// The number of drives with ops in flight, by hardware.
     sharers: Vec<usize>,
 }
 
@@ -197,7 +197,7 @@ impl Drives {
         }
     }
 
-    /// True if a drive may have one more op of a line in flight. The limits:
+    /// True if a drive may run a further op of a queue. The limits:
     ///
     /// - its maximum of ops, divided by the number of busy drives on the same hardware, and half of
     ///   that for one line while the other line has ops;

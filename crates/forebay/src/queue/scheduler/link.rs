@@ -6,21 +6,21 @@
 //! is slower than the link, so its bytes use parts: a few, reused while they are still in a cache
 //! (measured: `docs/internals.md#hot-slots`).
 //!
-//! A slot is split into quarters, and these into quarters. The part given back last is taken first.
+//! A slot is split into quarters, and these into quarters. The part returned last is reused first.
 //! Larger parts are merged or split only if no part of the wanted size is free. If that fails and
 //! no more slots can be allocated, a smaller part is used: a drive that hangs may hold a part of
 //! each slot.
 //!
-//! A drive may hold as much as it leaves to other drives, so that a drive that hangs never holds
-//! everything: half of the slots if it is alone, a third next to one other drive. One more slot's
+//! A drive may hold as much as remains for other drives, so that a drive that hangs never holds
+//! everything: half of the slots if it is alone, a third next to a second drive. A further slot's
 //! worth of parts is reserved for the first window of short transfers, so that they do not wait for
 //! a long transfer. While a long transfer waits, short ones get only this reserve. Otherwise they
-//! would take every part before a whole slot is free again.
+//! would occupy every part before a whole slot is free again.
 //!
-//! Transfers wait in separate queues for each drive. The next one is chosen for every slot that is
-//! given back, so only the head of each queue is examined. If the head may not have more, those
-//! after it may not either. Transfers without a bound, or without a slot so far, have separate
-//! queues, since they may take slots that are refused to the rest.
+//! Transfers wait in separate queues per drive. When a slot is returned, only the heads of the
+//! queues are examined. If the head may not have more, those after it may not either. Transfers
+//! without a bound, or without a slot so far, have separate queues, since they may use slots that
+//! are refused to the rest.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -39,17 +39,17 @@ pub(super) const PARTS: u64 = 4;
 /// Number of sizes: a slot, its quarters and their quarters.
 const SIZES: usize = 3;
 
-/// The slots of a link, and how much of them each drive holds.
+/// The slots of a link, and how much of them the drives hold.
 #[derive(Debug, Clone)]
 pub(super) struct Slots {
     /// Bytes of a whole slot.
     size: u64,
-    /// Free slots and parts by size, the largest first. Has only sizes that hold a segment.
+    /// Free slots and parts by size, the largest first. Only sizes that hold a segment.
     free: Vec<Vec<Slot>>,
     made: usize,
     /// Maximum number of slots.
     pub(super) most: usize,
-    /// Bytes of slots that readers may fill for one drive.
+    /// Bytes of slots that readers may fill for a drive.
     resident_max: u64,
     /// By drive index.
     held: Vec<Held>,
@@ -75,7 +75,7 @@ pub(super) struct Need {
     pub(super) filler: Filler,
     /// Bytes that the drive may have in flight, for windows that its ring fills.
     pub(super) in_flight: u64,
-    /// True if its transfer is short and has no slot yet.
+    /// True if its transfer is short and holds no slot yet.
     pub(super) is_first: bool,
     /// True if other transfers of the drive wait that are not short, or that have a slot already.
     pub(super) others_wait: bool,
@@ -115,8 +115,8 @@ impl Slots {
         self.free[0].extend_from_slice(slots);
     }
 
-    /// Sets the bytes of slots that readers may fill for one drive; true if they have grown. Two
-    /// slots are always allowed: with fewer, nothing overlaps.
+    /// Sets the bytes of slots that readers may fill for a drive; true if they grew. Two slots are
+    /// always allowed: with fewer, nothing overlaps.
     pub(super) fn set_resident_max(&mut self, len: u64) -> bool {
         let len = len.max(2 * self.size);
         std::mem::replace(&mut self.resident_max, len) < len
@@ -132,7 +132,7 @@ impl Slots {
         self.held(drive).all + len <= left.max(2 * self.size)
     }
 
-    /// True if `drive` may take `len` bytes of the reserve for short transfers. There is no reserve
+    /// True if `drive` may use `len` bytes of the reserve for short transfers. There is no reserve
     /// if a drive may have two of three slots anyway.
     fn is_kept(&self, drive: usize, len: u64) -> bool {
         self.most > 3 && len < self.size && self.held(drive).firsts + len <= self.size
@@ -149,7 +149,7 @@ impl Slots {
                 Filler::Other => true,
                 Filler::Readers => is_kept || readers + len <= self.resident_max,
                 Filler::Ring if len == self.size => true,
-                // One more part, while the drive's limit is this many bytes in flight.
+                // A further part, while the drive's limit is this many bytes in flight.
                 Filler::Ring => {
                     let parts = need.in_flight.div_ceil(len);
                     ring + len <= (parts + SPARE.max(parts / 8)).saturating_mul(len)
@@ -172,8 +172,8 @@ impl Slots {
         self.free[1..].iter().any(|parts| !parts.is_empty())
     }
 
-    /// Takes a slot, or the smallest part that is large enough. If there is none and no slot will
-    /// be allocated, takes a smaller part.
+    /// Leases a slot, or the smallest part that is large enough. If none is free and no slot will
+    /// be allocated, leases a smaller part.
     pub(super) fn take(&mut self, drive: usize, need: Need) -> Option<Slot> {
         if !self.admits(drive, need) {
             return None;
@@ -208,7 +208,7 @@ impl Slots {
         let Slot { address, whole, .. } = self.take_of(index.checked_sub(1)?)?;
         let len = len_of(self.size, index);
         let part = |number| Slot { whole, ..Slot::whole(address + number * len, len) };
-        // The first part is taken first.
+        // The first part is leased first.
         self.free[index].extend((1..PARTS).rev().map(part));
         Some(part(0))
     }
@@ -239,7 +239,7 @@ impl Slots {
         (index + 1..self.free.len()).filter(|_| !grows).find_map(|index| self.free[index].pop())
     }
 
-    /// Takes back the slot of a window of `drive`.
+    /// Returns the slot of a window of `drive`.
     pub(super) fn give(&mut self, drive: usize, slot: Slot) {
         self.counts(drive, slot).for_each(|count| *count -= slot.len);
         let index = (0..self.free.len()).find(|&index| len_of(self.size, index) == slot.len);
@@ -277,7 +277,7 @@ fn len_of(slot: u64, index: usize) -> u64 {
 /// Key of a queue: urgent or not, drive, limit of slots, first slot or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Class {
-    /// False for urgent transfers, which come first regardless of arrival.
+    /// False for urgent transfers, which are served first regardless of arrival.
     pub(super) is_normal: bool,
     pub(super) drive: usize,
     pub(super) filler: Filler,
@@ -295,7 +295,7 @@ impl Class {
 /// Order of arrival and key of a transfer.
 type Waiter = (u64, usize);
 
-/// The queues of transfers that wait for a slot of one link.
+/// The queues of transfers that wait for a slot of a link.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// No queue in the map is empty.
@@ -303,7 +303,7 @@ pub(super) struct Waiting {
     came: u64,
 }
 
-/// The head of each queue, in the order in which to serve them.
+/// The heads of the queues, in the order in which to serve them.
 #[derive(Debug)]
 pub(super) struct Heads(BinaryHeap<Reverse<(bool, Waiter, Class)>>);
 
@@ -333,7 +333,7 @@ impl Waiting {
         self.classes.keys().any(|class| class.drive == drive && !class.is_first)
     }
 
-    /// The head of each queue, in no particular order.
+    /// The heads of the queues, in no particular order.
     pub(super) fn first(&self) -> impl Iterator<Item = usize> {
         self.classes.values().filter_map(|class| Some(*class.first_key_value()?.1))
     }
@@ -355,8 +355,8 @@ impl Waiting {
         }
     }
 
-    /// Moves the head of a queue, whose class has changed, to the end of another queue; returns its
-    /// new ticket.
+    /// Moves the head of a queue, whose class changed, to the end of the queue of its new class;
+    /// returns its new ticket.
     pub(super) fn change(&mut self, from: Class, to: Class, heads: &mut Heads) -> Option<u64> {
         let first = self.classes.get(&from).and_then(first_of);
         self.serve(from, heads);
@@ -390,7 +390,7 @@ impl Iterator for Heads {
 /// Maximum queued groups of copies per direction: one runs while the next is ready.
 pub(super) const COPIES_QUEUED_MAX: usize = 2;
 
-/// A link is behind once it has copied this many slots' worth without a pause: half a millisecond.
+/// A link is behind once it copied this many slots' worth without a pause: half a millisecond.
 const BEHIND_SLOTS: u64 = 2;
 
 /// Last bytes of a link that are still in private caches of the readers' cores when they are
@@ -449,8 +449,8 @@ impl Link {
         }
     }
 
-    /// True if the link has been busy for long. Drives complete requests in bursts, and one burst
-    /// keeps the link busy only for a moment.
+    /// True if the link was busy for long. Drives complete requests in bursts, and one burst keeps
+    /// the link busy only for a moment.
     pub(super) fn is_behind(&self) -> bool {
         self.copies as usize >= COPIES_QUEUED_MAX
             && self.busy_len >= BEHIND_SLOTS * self.slots.size()
@@ -461,7 +461,7 @@ impl Link {
         self.copies == 0 && self.unloading.is_empty()
     }
 
-    /// Forgets a window that has closed, or whose slot is lost.
+    /// Forgets a window that closed, or whose slot is lost.
     pub(super) fn forget(&mut self, window: WindowKey) {
         self.filling.retain(|&key| key != window);
         self.unloading.retain(|&key| key != window);

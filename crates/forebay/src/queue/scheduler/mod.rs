@@ -1,7 +1,7 @@
 //! State of all transfers of an engine, and every decision about which operation runs next.
 //!
-//! No I/O, no clock, no thread: workers take work and report results under one lock. That lock is
-//! never held across a system call or a call into a GPU driver. So one thread can step the
+//! No I/O, no clock, no thread: workers pop work and report results under a single lock. That lock
+//! is never held across a system call or a call into a GPU driver. So a single thread can step the
 //! scheduler in tests, and a seed replays exactly.
 //!
 //! A transfer is cut into windows. A window is opened (planned), its segments become ops in the
@@ -10,7 +10,6 @@
 
 mod abandon;
 mod active;
-mod batches;
 #[cfg(test)]
 mod cancel_tests;
 #[cfg(test)]
@@ -32,7 +31,6 @@ mod work;
 mod workers;
 #[cfg(test)]
 mod writer_tests;
-mod writes;
 
 use std::sync::Arc;
 

@@ -1,13 +1,14 @@
-//! Queues of pending ops: each transfer has its own, and transfers take turns.
+//! Queues of pending ops, by transfer; transfers are served in turn.
 //!
 //! The worker of a drive's ring also opens the windows of transfers whose bytes come from the
-//! drive. It opens one only when the drive may have one more request in flight, so only requests
-//! in flight hold memory, which stays in a CPU cache (`docs/internals.md#hot-slots`).
+//! drive. It opens a window only when the drive may run a further request, so only requests in
+//! flight hold memory, which stays in a CPU cache (`docs/internals.md#hot-slots`).
 
 use super::Scheduler;
 use super::active::{Queue, Request};
 use super::round_robin::{Entry, Listed, QueueEnd, RoundRobin};
-use crate::queue::op::{Executor, Op, RunBy};
+use crate::queue::op::{Executor, Op, Owner, RunBy};
+use crate::queue::writers::{Admission, File, Next};
 
 impl Scheduler {
     /// Adds an op to its transfer's queue. The transfer enters its turn order at the same `end`, if
@@ -32,7 +33,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next pool op of a drive. Does not check whether it may have one more in flight.
+    /// Pops the next pool op of a drive. Does not check the drive's limit.
     pub(super) fn pop_for_pool(&mut self, drive: usize) -> Option<Op> {
         loop {
             let entry = self.drives[drive].pool_order.pop()?;
@@ -42,7 +43,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next op for a reader.
+    /// Pops the next op for a reader.
     pub(super) fn pop_for_reader(&mut self) -> Option<Op> {
         loop {
             let entry = self.readers.order.pop()?;
@@ -52,7 +53,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next op of the transfer that is in turn. `None` if the transfer has ended, or if
+    /// Pops the next op of the transfer that is in turn. `None` if the transfer has ended, or if
     /// its ops were taken already.
     pub(super) fn pop_op(&mut self, entry: Entry, executor: Executor) -> Option<Op> {
         let active = self.transfers.get_mut(entry.key).filter(|a| a.serial == entry.serial)?;
@@ -66,8 +67,8 @@ impl Scheduler {
         Some(op)
     }
 
-    /// Takes an op of one transfer that its caller can run itself, regardless of the turn order. An
-    /// op that waits for a drive counts as in flight there, so the drive must have room for it.
+    /// Pops an op of a transfer that its caller can run itself, regardless of the turn order. An op
+    /// that waits for a drive counts as in flight there, so the drive must have space for it.
     pub(super) fn pop_of(&mut self, key: usize) -> Option<Op> {
         let active = self.transfers.get_mut(key)?;
         if let Some(op) = active.for_readers.ops.pop_front() {
@@ -126,7 +127,7 @@ impl Scheduler {
         has_ring && request.direct.is_none() && request.file.allows_io_uring()
     }
 
-    /// Assigns a drive to a ring. If the ring has failed, threads keep serving the drive.
+    /// Assigns a drive to a ring. If the ring failed, threads keep serving the drive.
     pub(crate) fn attach(&mut self, drive: usize, ring: usize) {
         if self.rings[ring].is_lost {
             return;
@@ -164,6 +165,62 @@ impl Scheduler {
         ops.into_iter().for_each(|op| self.queue(key, op, QueueEnd::Back));
         if was_to_open {
             self.list(key);
+        }
+    }
+}
+
+impl Scheduler {
+    /// Queues a write, or makes it wait for its file's turn.
+    pub(super) fn push_write(&mut self, key: usize, op: Op) {
+        let file = op.file.identity();
+        match self.writers.add(op) {
+            Admission::Starts(op) => self.queue(key, op, QueueEnd::Back),
+            Admission::Waits(ticket) => {
+                self.transfers[key].writes_waiting.insert(ticket, file);
+                self.start_next_writes(file);
+            }
+        }
+    }
+
+    /// Uncounts a completed write, and starts the writes whose turn comes then.
+    pub(super) fn end_write(&mut self, op: &Op) {
+        self.writers.ended(op);
+        self.start_next_writes(op.file.identity());
+    }
+
+    /// Counts out a transfer's writes that wait for their turn at a file.
+    pub(super) fn drop_waiting_writes(&mut self, key: usize) {
+        let mut files = Vec::new();
+        for (ticket, file) in std::mem::take(&mut self.transfers[key].writes_waiting) {
+            let op = self.writers.remove(file, ticket).expect("it waits under its ticket");
+            if let Owner::Piece(window, piece) = op.owner {
+                self.windows[window].complete(piece);
+            }
+            if files.last() != Some(&file) {
+                files.push(file);
+            }
+        }
+        files.into_iter().for_each(|file| self.start_next_writes(file));
+    }
+
+    /// Starts the writes whose turn it is, such as those that waited for callers' own writes.
+    pub(in crate::queue) fn start_next_writes(&mut self, file: File) {
+        match self.writers.next(file) {
+            Next::None => {}
+            // At the head of the queue: the same thread runs it, with warm CPU caches.
+            Next::Through(ticket, op) => {
+                let key = self.transfer_of(&op);
+                self.transfers[key].writes_waiting.remove(&ticket);
+                self.push_op(key, Executor::Pool, op, QueueEnd::Front);
+                self.wake_pool_for(self.transfers[key].request.drive);
+            }
+            Next::Around(ops) => {
+                for (ticket, op) in ops {
+                    let key = self.transfer_of(&op);
+                    self.transfers[key].writes_waiting.remove(&ticket);
+                    self.queue(key, op, QueueEnd::Back);
+                }
+            }
         }
     }
 }

@@ -11,35 +11,35 @@ use super::round_robin::{Listed, QueueEnd};
 use super::work::{DriveWork, ReaderWork};
 use super::workers::Workers;
 use crate::error::{Error, Operation, Place};
-use crate::plan::{Alignment, Direction, Reason, Route};
+use crate::plan::{Alignment, Direction, Io, Reason, Route, Segment};
 use crate::queue::op::{Completion, Executor, Op, OpKind, Owner, RunBy, WindowKey};
 use crate::transfer::{Stage, State, Touch};
 
-/// Maximum consecutive completions without progress although the op has bytes left.
+/// Maximum consecutive completions without progress although bytes remain.
 const EMPTY_MAX: u8 = 3;
 
-/// Maximum consecutive EAGAIN or EINTR results of one op, for example for lack of memory or after a
-/// signal. A server may return them forever. Threads pause before each retry, so that all retries
-/// take ten seconds.
+/// Maximum consecutive EAGAIN or EINTR results of an op, for example for lack of memory or after a
+/// signal. A server may return them forever. Threads pause before a retry, so that all retries last
+/// ten seconds.
 const AGAIN_MAX: u16 = 1000;
 
 /// Immediate retries on a ring before the op moves to a thread.
 const AGAIN_IN_RING: u16 = 3;
 
 impl Scheduler {
-    /// Takes the next work item for a reader, if there is one and not too many readers have one.
-    /// The reader calls [`return_reader`](Self::return_reader) once it is done.
+    /// Pops the next work item for a reader, unless too many readers are busy. The reader calls
+    /// [`return_reader`](Self::return_reader) once it is done.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
         if self.readers.busy >= self.readers_at_once() {
             return None; // one of them takes it
         }
         let work = self.next_reader_work();
         self.readers.busy += usize::from(work.is_some());
-        // Don't wake another reader for work that this one took or that no longer exists.
+        // Don't wake a reader for work that this reader popped or that no longer exists.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
         if work.is_some() {
-            // Only a few readers are woken at once, so have more woken for the remaining work.
+            // Only a few readers are woken at a time, so have more woken for the remaining work.
             self.effects.work = self.effects.work.max(self.readers.queued);
         }
         work
@@ -73,19 +73,19 @@ impl Scheduler {
         open.or_else(|| self.link_to_grow(false).map(ReaderWork::Grow))
     }
 
-    /// Takes a work item that a thread waiting for this transfer can run itself. `None` if there is
-    /// none, or if other transfers come first.
+    /// Pops a work item that a thread waiting for this transfer can run itself. `None` if none
+    /// exists, or if other transfers precede it.
     pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
         let work = self.shares_of(state).find_map(|key| self.next_work_of(key));
         // The caller's own op may block on a drive for long.
         let waits = |work: &ReaderWork| matches!(work, ReaderWork::Op(op) if !op.is_in_memory());
         self.effects.work = match &work {
             Some(work) if !waits(work) => self.effects.work.saturating_sub(1),
-            // Wake the readers spared so far: they must take over the work that this thread leaves.
+            // Wake the readers spared so far: they must run the work that remains.
             _ => self.effects.work.max(self.readers.queued + self.readers.openable.len()),
         };
         if work.is_some() {
-            // Only a few readers are woken at once, so have more woken for the remaining work.
+            // Only a few readers are woken at a time, so have more woken for the remaining work.
             self.effects.work = self.effects.work.max(self.readers.queued);
         }
         work
@@ -124,10 +124,10 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next work item for a ring or the pool, if there is one.
+    /// Pops the next work item for a ring or the pool.
     pub(crate) fn take_drive_work(&mut self, workers: Workers) -> Option<DriveWork> {
         match workers {
-            // One op of each drive in turn, or a window to open.
+            // An op of the next drive in turn, or a window to open.
             Workers::Ring(ring) => (0..self.rings[ring].drives.len()).find_map(|_| {
                 let drives = &mut self.rings[ring].drives;
                 drives.rotate_left(1);
@@ -155,7 +155,8 @@ impl Scheduler {
         })
     }
 
-    /// Only a few workers are woken at once: each that takes an op wakes another for the rest.
+    /// Only a few workers are woken at a time: a worker that pops an op wakes a further worker for
+    /// the rest.
     pub(crate) fn wake_more_of_pool(&mut self) {
         let ready = self.pool.drives.iter().find(|drive| self.pool_has_room(**drive));
         if let Some(&drive) = ready {
@@ -163,7 +164,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next op for a drive's ring, or a window, if the drive may have one more in flight.
+    /// Pops the next op for a drive's ring, or a window, if the drive's limit allows it.
     fn take_for_ring(&mut self, drive: usize) -> Option<DriveWork> {
         let mut taken = None;
         while taken.is_none()
@@ -188,7 +189,7 @@ impl Scheduler {
         taken
     }
 
-    /// Takes the next op of a drive for the pool, if the drive may have one more in flight.
+    /// Pops the next op of a drive for the pool, if the drive's limit allows it.
     fn take_for_pool(&mut self, drive: usize) -> Option<Op> {
         let mut taken = None;
         while taken.is_none() && self.pool_has_room(drive) {
@@ -238,7 +239,7 @@ impl Scheduler {
         let Some(by) = op.counted.take() else { return };
         let drive = self.transfers[key].request.drive;
         self.drives.end(drive, by, op, took_ns);
-        // The thread that ran it takes only ops of its own line next.
+        // The thread that ran it next pops only ops of its own queue.
         if by != RunBy::Pool && self.drives[drive].is_queued {
             self.wake_pool_for(drive);
         }
@@ -261,7 +262,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the windows whose ops the ring of `workers` is to cancel; each is returned once.
+    /// Returns the windows whose ops the ring of `workers` must cancel, once.
     pub(crate) fn take_to_cancel(&mut self, workers: Workers) -> Vec<WindowKey> {
         match workers {
             Workers::Ring(ring) => std::mem::take(&mut self.rings[ring].to_cancel),
@@ -305,7 +306,7 @@ impl Scheduler {
     /// Handles the completion of an op.
     pub(crate) fn complete(&mut self, mut completion: Completion) {
         completion.op.touch = None;
-        // If the engine has failed, the transfer has ended already.
+        // If the engine failed, the transfer has ended already.
         if !self.has_failed() {
             self.take_back(completion);
         }
@@ -314,7 +315,7 @@ impl Scheduler {
     fn take_back(&mut self, completion: Completion) {
         let Completion { mut op, result, refused, size, took_ns, at_ns } = completion;
         self.set_time(at_ns);
-        // A request that was never made has no time.
+        // A request that was never made took no time.
         if let Some(statistics) = self.statistics.as_mut().filter(|_| at_ns > 0) {
             statistics.file.add(took_ns);
         }
@@ -466,15 +467,67 @@ impl Scheduler {
     }
 }
 
-/// True if the error allows a retry and the op has retries left.
+/// True if the error allows a retry and retries remain.
 fn is_tried_again(errno: Errno, op: &Op) -> bool {
     matches!(errno, Errno::AGAIN | Errno::INTR) && op.again < AGAIN_MAX
 }
 
-/// A direct op resumes only at an aligned offset: bytes after the last one are moved again.
+/// A direct op resumes only at an aligned offset: bytes after the last aligned offset are moved
+/// again.
 fn restart_aligned(mut op: Op, alignment: Option<Alignment>) -> Op {
     if let (true, Some(alignment)) = (op.is_o_direct(), alignment) {
         op.moved = align_down(op.moved, alignment.offset);
     }
     op
+}
+
+impl Scheduler {
+    /// Fails an op's transfer or batch items with the kernel's error.
+    pub(super) fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
+        let (operation, place) = self.about(key, op);
+        let error = match (op.kind, source) {
+            (OpKind::DropStale, Errno::BUSY) => Error::StaleCache { place },
+            _ => Error::Io { operation, place, source },
+        };
+        self.fail_one(key, op, error);
+    }
+
+    /// Fails the transfer of an op; for a batch, only the items that the op moves.
+    pub(super) fn fail_one(&mut self, key: usize, op: &Op, error: Error) {
+        match &self.transfers[key].request.batch {
+            Some(batch) if matches!(op.kind, OpKind::Sync { .. }) => {
+                batch.fail_sync(&op.file, error)
+            }
+            Some(batch) => batch.fail(op.segment.wanted, error),
+            None => self.fail(key, error),
+        }
+    }
+
+    /// Records that the file of an op ends at `position` of its transfer.
+    pub(super) fn end_at(&mut self, key: usize, position: u64) {
+        let active = &mut self.transfers[key];
+        match &active.request.batch {
+            Some(batch) => batch.ends_at(position),
+            None => active.end = active.end.min(position),
+        }
+    }
+
+    /// Splits an op of several stretches into ops of a single stretch and queues them. These ops
+    /// may block, and should do so concurrently.
+    pub(super) fn requeue_each(&mut self, op: &Op) {
+        let key = self.transfer_of(op);
+        let (Some(batch), Owner::Piece(window, piece)) = (&op.batch, op.owner) else { return };
+        if self.transfers[key].is_stopped() {
+            return self.count_out(op);
+        }
+        self.count_bytes(key, op);
+        for (part, address) in op.targets(batch) {
+            let (file, shift) = batch.source_of(part.start);
+            let segment = Segment::plain(part, Io::Buffered, Reason::HadToWait);
+            self.windows[window].expect(piece);
+            let one = Op::new(op.owner, Arc::clone(file), op.kind, segment, address);
+            self.queue(key, Op { shift, ..one }, QueueEnd::Back);
+        }
+        self.count_out(op);
+    }
 }

@@ -1,4 +1,4 @@
-//! Turn order of transfers, urgent ones first: those with queued ops, one op each in turn, and
+//! Turn order of transfers, urgent ones first: those with queued ops, a single op per turn, and
 //! those that may open a window.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -66,8 +66,8 @@ impl RoundRobin {
 }
 
 /// A transfer's position in the order: urgent ones first, then those that have a slot, then by
-/// arrival. If the last that gets a slot came first, others would wait until no read is left: a
-/// read of 1 MiB among 512 took up to ten times the median.
+/// arrival. If the transfer that got a slot last were first, the rest would wait until no read
+/// remains: a read of 1 MiB among 512 took up to ten times the median.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket {
     is_normal: bool,

@@ -1,10 +1,10 @@
 //! Start, scheduling, failure and end of transfers.
 //!
-//! A transfer whose files are on several drives has a share for each drive. A share has its own
-//! queues, windows and slots, like a transfer on one drive, so it waits only for its own drive. The
-//! shares form a circular list, mostly of one element. The first error and a cancel stop all of
-//! them, and the last share to end ends the transfer. A share of a write syncs the files on its
-//! drive.
+//! A transfer whose files are on several drives is split into shares, by drive. A share owns
+//! queues, windows and slots, like a transfer on a single drive, so it waits only for that drive.
+//! The shares form a circular list, mostly of a single element. The first error and a cancel stop
+//! all of them, and the last share to end ends the transfer. A share of a write syncs the files on
+//! its drive.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Scheduler {
         let slot = match link {
             None => None,
             Some(link) => {
-                // A transfer that must wait for a slot may not take one here.
+                // A transfer that must wait for a slot may not lease it here.
                 let need = self.need(key);
                 let slot = self.links[link].slots.take(drive, need);
                 match slot {
@@ -121,8 +121,8 @@ impl Scheduler {
         }
     }
 
-    /// Counts out a stopped transfer's queued ops. The threads that would take them may be blocked
-    /// by another file for long.
+    /// Counts out a stopped transfer's queued ops. The threads that would pop them may be blocked
+    /// by a different file for long.
     fn drop_queued(&mut self, key: usize) {
         let dropped = self.drain_ops(key);
         let drive = self.transfers[key].request.drive;
@@ -159,13 +159,13 @@ impl Scheduler {
         self.shares_of(state).for_each(|key| self.list(key));
     }
 
-    /// Lists a transfer with bytes left: either it may open a window, or it waits until its drive
-    /// needs more ops.
+    /// Lists a transfer with remaining bytes: either it may open a window, or it waits until its
+    /// drive needs more ops.
     pub(super) fn list(&mut self, key: usize) {
         let windows_max = self.limits.host_windows;
         let active = &mut self.transfers[key];
         if active.request.direction == Direction::Read && active.cursor >= active.end {
-            // A window has met the end of the file.
+            // A window met the end of the file.
             active.request.parts.clear();
             self.unlist(key);
         }
@@ -313,7 +313,7 @@ impl Scheduler {
         self.fail_share(key, error);
     }
 
-    /// Removes a finished share from its list. True if it was the last one, which stays.
+    /// Removes a finished share from its list. True if it was the last share, which stays.
     pub(super) fn leave_others(&mut self, key: usize) -> bool {
         let Some(&before) = self.others(key).last() else { return true };
         let share = self.remove(key);
@@ -325,7 +325,7 @@ impl Scheduler {
         next.end = next.end.min(share.end);
         next.request.state.set_key(share.next);
         if share.request.direct.is_some() && share.request.direction == Direction::Write {
-            // The other shares have waited for this one.
+            // The other shares waited for this share.
             let rest = std::iter::once(share.next).chain(self.others(share.next));
             rest.collect::<Vec<_>>().into_iter().for_each(|other| self.list(other));
         }

@@ -18,7 +18,7 @@ use crate::queue::window::{Filler, PIECES_MAX, Slot, Window};
 use crate::transfer::State;
 
 impl Scheduler {
-    /// Claims the next window to be planned, if one may be opened now.
+    /// Claims the next window to be planned, if a window may be opened now.
     pub(crate) fn claim(&mut self) -> Option<Claim> {
         while let Some(key) = self.readers.openable.pop() {
             if let Some(claim) = self.claim_of(key) {
@@ -92,7 +92,7 @@ impl Scheduler {
             }
         }
         let last = request.parts.is_empty();
-        // The link has copies of other transfers before and after this window.
+        // Copies of other transfers precede and follow this window on the link.
         let alone = request.link.is_none_or(|link| {
             self.links[link].filling.iter().all(|&other| self.windows[other].transfer == key)
         });
@@ -146,7 +146,7 @@ impl Scheduler {
         self.readers.planned -= usize::from(std::mem::take(&mut state.for_readers));
         let Request { drive, link, .. } = self.transfers[key].request;
         let start = state.range.start;
-        // Ops in the queue of a drive that hangs are never taken, so don't queue unwanted ones.
+        // Ops in the queue of a drive that hangs are never popped, so don't queue unwanted ones.
         let segments = if self.transfers[key].is_stopped() { Vec::new() } else { segments };
         let has_ring = self.has_ring(&self.transfers[key].request);
         let active = &mut self.transfers[key];
@@ -161,7 +161,8 @@ impl Scheduler {
             Executor::Readers
         };
         if start >= active.tried && segments.iter().any(|s| s.reason == Reason::TriedNotResident) {
-            // An attempt starts read-ahead, so there is at most one per slot's worth of bytes.
+            // An attempt starts read-ahead, so at most a single attempt is made per slot's worth of
+            // bytes.
             let slot_size = self.limits.slot_size;
             active.tried = align_down(start, slot_size).saturating_add(slot_size);
         }
@@ -258,9 +259,9 @@ impl Scheduler {
     /// Gives free slots to the transfers that have waited longest and whose drives may hold more.
     pub(super) fn admit_waiting(&mut self, link: usize) {
         let mut served_others = true;
-        // If only short transfers are still waiting after others were served, they may have more.
+        // If only short transfers are still waiting after the rest were served, they may have more.
         while std::mem::take(&mut served_others) {
-            // Each head of a queue is served once.
+            // Every head of a queue is served once.
             let mut heads = self.links[link].waiting.heads();
             while !self.links[link].slots.is_empty()
                 && let Some((key, class)) = heads.next()
@@ -304,9 +305,9 @@ impl Scheduler {
     }
 
     /// True if opening a transfer's next window, a whole slot of resident bytes, now would not fill
-    /// it sooner. This holds if other windows are being filled for its link, with pieces left for
-    /// every reader. If many callers each filled their own slot, they would use more memory than
-    /// the CPU cache holds.
+    /// it sooner. This holds if other windows are being filled for its link, with pieces for every
+    /// reader. If many callers filled separate slots, they would use more memory than the CPU cache
+    /// holds.
     pub(super) fn can_wait(&self, key: usize) -> bool {
         let Active { pace, request, insists, .. } = &self.transfers[key];
         // Readers may block in files without support for RWF_NOWAIT.
@@ -330,7 +331,7 @@ impl Scheduler {
             && request.link.is_some_and(is_busy)
     }
 
-    /// True if a transfer left to readers by its caller has no window so far.
+    /// True if a transfer that its caller handed to readers lacks a window so far.
     pub(crate) fn is_left_to_readers(&self, state: &Arc<State>) -> bool {
         self.shares_of(state).any(|key| !self.transfers[key].has_opened && self.can_wait(key))
     }
@@ -351,7 +352,7 @@ impl Scheduler {
     pub(super) fn need(&self, key: usize) -> Need {
         let (len, block_size) = (self.next_window_len(key), self.block_size(key));
         let active @ Active { has_opened, request, .. } = &self.transfers[key];
-        // No slots beyond the bytes that the drive may have in flight are taken if its ring opens
+        // No slots beyond the bytes that the drive may have in flight are leased if its ring opens
         // the window. Urgent transfers have no bound, and neither have windows shorter than a
         // request, whose parts are mostly empty.
         let is_long = self.left_of_part(key) >= block_size;
@@ -373,8 +374,8 @@ impl Scheduler {
     }
 
     /// Bytes that the slot of a transfer's next window holds at least: parts of slots if a drive
-    /// fills them, or if they hold all that is left. The window fills the whole part that it gets.
-    /// Without a slot, the most bytes of the window.
+    /// fills them, or if they hold all remaining bytes. The window fills the whole part that it
+    /// gets. Without a slot, the most bytes of the window.
     pub(super) fn next_window_len(&self, key: usize) -> u64 {
         let slot_size = self.limits.slot_size;
         let block_size = self.block_size(key);
@@ -382,7 +383,7 @@ impl Scheduler {
         match (self.transfers[key].pace, self.transfers[key].request.link) {
             (Executor::Readers, Some(_)) if left <= slot_size / link::PARTS => left,
             (Executor::Readers, _) => slot_size,
-            // Each piece of a batch may be a request, so only a few are cut at a time.
+            // A piece of a batch may be a request, so only a few are cut at a time.
             (_, None) if self.transfers[key].request.batch.is_some() => block_size,
             (_, None) => slot_size.min(block_size * PIECES_MAX),
             (Executor::Ring, Some(link))
@@ -396,7 +397,7 @@ impl Scheduler {
     }
 
     /// True if a window of a link may be filled before parking would have paid off. False if rings
-    /// fill all open windows, one request after the other.
+    /// fill all open windows, a single request at a time.
     pub(crate) fn fills_soon(&self, link: usize) -> bool {
         let filling = &self.links[link].filling;
         let by_ring = |key: &usize| self.transfers[self.windows[*key].transfer].is_ring_to_open();

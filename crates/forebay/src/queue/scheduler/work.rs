@@ -1,5 +1,5 @@
-//! What goes into and out of the scheduler: its limits, the work items that threads take, and the
-//! side effects that they run once they have released its lock.
+//! The scheduler's inputs and outputs: its limits, the work items that threads pop, and the side
+//! effects that they run once they have released its lock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) struct Copy {
     pub(crate) run: Run,
     /// Address in the slot.
     pub(crate) host: u64,
-    /// Address on the GPU; a batch has several addresses.
+    /// Address on the GPU; a batch holds several addresses.
     pub(crate) device: u64,
     pub(crate) batch: Option<Arc<Batch>>,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Effects {
     pub(crate) starts: usize,
     /// Links whose submitter was sent a wake-up.
     pub(crate) links: Vec<usize>,
-    /// Slots that were taken or given back, if slots are traced.
+    /// Slots that were leased or returned, if slots are traced.
     pub(crate) slots: Vec<SlotUse>,
     /// Gates at which a block is complete.
     pub(crate) gates: Vec<Arc<Gate>>,
@@ -127,9 +127,9 @@ impl Drop for Effects {
 pub(crate) struct Limits {
     pub(crate) slot_size: u64,
     pub(crate) segment: u64,
-    /// Maximum ops in flight on all drives together; each drive may always have one.
+    /// Maximum ops in flight on all drives together; a single op per drive is always allowed.
     pub(crate) in_flight: usize,
-    /// Readers that may work for one link at a time.
+    /// Readers that may work for a link at a time.
     pub(crate) readers: usize,
     /// Readers that all links of the host may have together, those of other processes included.
     pub(crate) readers_of_host: usize,
@@ -137,6 +137,6 @@ pub(crate) struct Limits {
     pub(crate) cache: u64,
     /// Maximum number of pool threads.
     pub(crate) pool: usize,
-    /// Maximum open windows of one transfer between the page cache and host memory.
+    /// Maximum open windows of a transfer between the page cache and host memory.
     pub(crate) host_windows: u32,
 }

@@ -52,23 +52,23 @@ pub(super) struct Readers {
     pub(super) queued: usize,
     /// Windows for readers that are being planned.
     pub(super) planned: usize,
-    /// Readers that have taken work and not returned.
+    /// Readers that run a work item.
     pub(super) busy: usize,
     pub(super) parked: Parked,
 }
 
-/// A ring: one thread that serves one or several drives.
+/// A ring: a thread that serves drives.
 #[derive(Debug, Default)]
 pub(super) struct RingState {
     pub(super) drives: VecDeque<usize>,
-    /// True if it has failed and serves no drive.
+    /// True if it failed and serves no drive.
     pub(super) is_lost: bool,
     /// Windows of stopped transfers; the ring may still hold some of their ops.
     pub(super) to_cancel: Vec<WindowKey>,
     pub(super) parked: Parked,
 }
 
-/// Threads that run one blocking op at a time.
+/// Threads that run a single blocking op at a time.
 #[derive(Debug, Default)]
 pub(super) struct PoolState {
     /// Drives with ops for the pool, in turn.
@@ -89,13 +89,13 @@ impl PoolState {
         self.parked.waiting + self.unstarted > 0
     }
 
-    /// Number of running threads without an op, of which `flying` are in flight. They look for one
-    /// before they park.
+    /// Number of running threads without an op, of which `flying` are in flight. They look for an
+    /// op before they park.
     pub(super) fn awake(&self, flying: usize) -> usize {
         self.started - self.parked.waiting - flying
     }
 
-    /// Counts a thread that is started now; it has a pending wake-up.
+    /// Counts a thread that is started now; its wake-up is pending.
     pub(super) fn start(&mut self) {
         self.unstarted -= 1;
         self.started += 1;
@@ -103,7 +103,7 @@ impl PoolState {
     }
 
     /// Uncounts a thread that could not be started. The next wake-up may start it. True if no
-    /// thread is left.
+    /// thread remains.
     pub(super) fn cannot_start(&mut self) -> bool {
         self.parked.woken -= 1;
         self.started -= 1;

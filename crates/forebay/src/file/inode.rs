@@ -1,21 +1,21 @@
-//! Opens the file of a descriptor again, with other flags. All duplicates of a descriptor share its
-//! flags, so the flags of a descriptor that another party may hold are never changed.
+//! Inodes: kinds, identity, and opening the file of a descriptor again with other flags. All
+//! duplicates of a descriptor share its flags, so the flags of a descriptor that another party may
+//! hold are never changed.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, Stat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
 use super::calls::retry;
-use super::kind::identity;
 
 /// Why the file could not be reopened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The system call failed.
     Errno(Errno),
-    /// The path leads to another file.
+    /// The path leads to a different file.
     AnotherFile,
 }
 
@@ -55,4 +55,38 @@ pub(super) fn reopen(
     // Without this, io_uring would not wait for a block device.
     rustix::fs::fcntl_setfl(&opened, flags & OFlags::DIRECT)?;
     Ok(opened)
+}
+
+/// Files that can be read and written at offsets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A regular file.
+    Regular,
+    /// A whole drive, a partition or a volume.
+    BlockDevice,
+}
+
+impl Kind {
+    /// The kind of an inode of this type, or the name of its actual type.
+    pub(crate) fn of(inode: FileType) -> Result<Self, &'static str> {
+        match inode {
+            FileType::RegularFile => Ok(Self::Regular),
+            FileType::BlockDevice => Ok(Self::BlockDevice),
+            FileType::Directory => Err("folder"),
+            FileType::Fifo => Err("FIFO"),
+            FileType::Socket => Err("socket"),
+            FileType::CharacterDevice => Err("character device"),
+            FileType::Symlink => Err("symbolic link"),
+            FileType::Unknown => Err("thing of unknown kind"),
+        }
+    }
+}
+
+/// Device and inode of the file; for a block device its device number, since it may have several
+/// nodes.
+pub(super) fn identity(stat: &Stat) -> (u64, u64) {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => (stat.st_rdev, 0),
+        _ => (stat.st_dev, stat.st_ino),
+    }
 }

@@ -1,17 +1,28 @@
-//! Batched copies: many copies in one driver call, if the driver has one for it.
+//! Copies: batches, which are many copies in a single driver call, and copies between GPUs.
 //!
 //! A copy costs the link 2.7 µs whatever its size, and a batch pays that once. Drivers before CUDA
-//! 12.8 have no batches, so each copy is a separate call. Nothing here allocates.
+//! 12.8 have no batches, so every copy is a separate call. Nothing here allocates.
+//!
+//! A GPU that copies to another one must reach the target. For an allocation of the driver its
+//! context may access the other one's. Mapped memory and memory of a pool have access rights of
+//! their own, and a copy that breaks them can end the process's use of the GPU. So such memory is
+//! not copied to.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
+use std::ptr;
 
-use super::address;
 use super::device::CudaDevice;
 use super::handles::InUse;
-use super::table::{CopyAttributes, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM};
-use crate::{BATCH_MAX, CopyDirection, DeviceCopy, DeviceError, DeviceResult, Stream};
+use super::query;
+use super::table::{
+    CopyAttributes, CudaTable, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM, SUCCESS, Status,
+};
+use crate::{
+    BATCH_MAX, CopyDirection, DeviceCopy, DeviceError, DeviceId, DeviceKind, DeviceResult, Stream,
+};
 
 const CALL: &str = "cuMemcpyBatchAsync";
 
@@ -53,7 +64,7 @@ impl CudaDevice {
             let Some(end) = copy.device.checked_add(copy.len as u64) else { return false };
             let holds = |range: &Range<u64>| range.start <= copy.device && end <= range.end;
             copy.len == 0 || known.iter().any(holds) || {
-                let found = address::of_context(self.cuda, copy.device, self.context.0);
+                let found = query::of_context(self.cuda, copy.device, self.context.0);
                 let range = found.map_or(0..0, |(base, len)| base..base.saturating_add(len));
                 let is_held = holds(&range);
                 oldest.next().iter().for_each(|&index| known[index] = range.clone());
@@ -178,4 +189,74 @@ fn blame(error: &mut DeviceError, lists: &Lists, index: usize) {
     let copy = format!("copy {index} of {}, {source:#x} to {target:#x}", lists.count);
     let words = if error.detail.is_empty() { "" } else { ", " };
     error.detail = format!("{}{words}{copy}+{}", error.detail, lists.lens[index]);
+}
+
+/// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: an allocation of `cuMemAlloc`.
+const IS_PLAIN: c_uint = 10;
+
+/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
+const ALREADY_ENABLED: Status = 704;
+
+impl CudaDevice {
+    /// Whether copies of this GPU reach an address of another one; allows its context to access the
+    /// other.
+    pub(super) fn can_reach(&self, peer: DeviceId, address: u64) -> bool {
+        if peer.kind != DeviceKind::Cuda || !is_plain(self.cuda, address) {
+            return false;
+        }
+        peer == self.info.id || self.allow(peer.index).unwrap_or(false)
+    }
+
+    fn allow(&self, index: u32) -> DeviceResult<bool> {
+        let _current = self.enter()?;
+        let (mut ordinal, mut can, mut context) = (0, 0, ptr::null_mut());
+        let index = c_int::try_from(index).unwrap_or(c_int::MAX);
+        // SAFETY: the outputs outlive the calls, and the ordinals are the driver's.
+        unsafe {
+            self.check("cuDeviceGet", (self.cuda.device_get)(&raw mut ordinal, index))?;
+            let status = (self.cuda.device_can_access_peer)(&raw mut can, self.ordinal, ordinal);
+            self.check("cuDeviceCanAccessPeer", status)?;
+        }
+        if can == 0 {
+            return Ok(false);
+        }
+        // SAFETY: as above; the context is retained until it has been given to the driver, and
+        // afterwards by the other GPU's device.
+        let status = unsafe {
+            let status = (self.cuda.primary_ctx_retain)(&raw mut context, ordinal);
+            self.check("cuDevicePrimaryCtxRetain", status)?;
+            let status = (self.cuda.ctx_enable_peer_access)(context, 0);
+            let _ = (self.cuda.primary_ctx_release)(ordinal);
+            status
+        };
+        Ok(status == SUCCESS || status == ALREADY_ENABLED)
+    }
+
+    /// # Safety
+    /// As for [`Device::copy_to_peer`](crate::Device::copy_to_peer).
+    pub(super) unsafe fn copy_on(
+        &self,
+        stream: Stream,
+        source: u64,
+        target: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let call = "cuMemcpyDtoDAsync";
+        let stream = self.stream(call, stream)?;
+        let _current = self.enter()?;
+        // SAFETY: the caller keeps both ranges valid until the copy is done; the stream is alive.
+        let status = unsafe { (self.cuda.memcpy_dtod_async)(target, source, len, stream.raw) };
+        self.check(call, status)
+    }
+}
+
+/// Whether an address is in an allocation of `cuMemAlloc`.
+fn is_plain(cuda: &CudaTable, address: u64) -> bool {
+    let (mut wanted, mut plain): (c_uint, c_uint) = (IS_PLAIN, 0);
+    let mut output: *mut c_void = (&raw mut plain).cast();
+    // SAFETY: there is one attribute and one output, of at least the documented size. The driver
+    // only looks the address up.
+    let status =
+        unsafe { (cuda.pointer_get_attributes)(1, &raw mut wanted, &raw mut output, address) };
+    status == SUCCESS && plain != 0
 }
