@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::file::File;
-use super::unwind::{GoOn, OnUnwind};
 use super::small::Setup;
 use super::start::Call;
 use super::unwind::{GoOn, OnUnwind};

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::unwind::GoOn;
 use super::many::{ManyOutcome, ManyTransfer, Piece};
 use super::ordered::OrderedOn;
+use super::unwind::GoOn;
 use super::{Engine, File, Transfer};
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;

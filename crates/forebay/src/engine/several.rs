@@ -22,9 +22,9 @@ use forebay_base::random::random;
 use forebay_base::timeout::within;
 
 use super::interrupt::{CHECKS_EVERY, DRAIN_MAX};
-use super::unwind::GoOn;
 use super::many::{Many, ManyOutcome, ManyTransfer, Piece, PieceResult};
 use super::request::RequestOptions;
+use super::unwind::GoOn;
 use super::{Engine, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceError, DeviceId, Event, Stream, is_quiet};

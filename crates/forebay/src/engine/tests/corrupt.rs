@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::engine::{Engine, RequestOptions};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::mock::PLAIN;
@@ -43,10 +43,10 @@ fn an_engine_reports_nonsense_and_continues() {
     let (engine, device, folder) = engine(&NO_EVENT);
     engine.add_device(&device).unwrap();
     let file = engine.open(folder.path().join("file")).unwrap();
-    let error = file.read_whole(Some(device.id())).unwrap_err();
+    let error = file.read_to_end(Some(device.id())).run().unwrap_err();
     assert!(matches!(&error, Error::Device { source, .. } if source.is_nonsense()), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("`nvidia-smi`")));
-    assert!(file.read_whole(None).unwrap().0.as_slice() == Some(&[7; 5 << 20][..]));
+    assert!(file.read_to_end(None).run().unwrap().0.as_slice() == Some(&[7; 5 << 20][..]));
 }
 
 #[test]
@@ -56,25 +56,22 @@ fn statuses_that_do_not_exist_are_errors() {
         engine.add_device(&device).unwrap();
         let file = engine.open(folder.path().join("file")).unwrap();
         let buffer = engine.allocate(device.id(), 5 << 20).unwrap();
-        let (result, buffer) =
-            file.start_read(0, buffer, &RequestOptions::exactly()).unwrap().wait();
+        let (result, buffer) = file.read(buffer).exact().start().unwrap().wait();
         assert_eq!(result.unwrap().bytes, 5 << 20);
         // If an event fails, the copy failed, but its stream reports that it is over.
         EVENTS.store(status, Ordering::SeqCst);
         let buffer = buffer.unwrap();
-        let (result, buffer) =
-            file.start_read(0, buffer, &RequestOptions::exactly()).unwrap().wait();
+        let (result, buffer) = file.read(buffer).exact().start().unwrap().wait();
         let error = result.unwrap_err();
         let Error::Device { source, .. } = &error else { panic!("{error:?}") };
         assert_eq!((source.code, source.name.clone()), (status, format!("CUDA_ERROR_{status}")));
         // If the stream fails too, it is unknown whether the copy is over.
         STREAMS.store(status, Ordering::SeqCst);
         let buffer = buffer.expect("a copy that is over gives the memory back");
-        let (result, buffer) =
-            file.start_read(0, buffer, &RequestOptions::exactly()).unwrap().wait();
+        let (result, buffer) = file.read(buffer).exact().start().unwrap().wait();
         assert!(matches!(result, Err(Error::CopyNotOver { .. })), "{result:?}");
         assert!(buffer.is_none());
-        assert!(file.read_whole(None).unwrap().0.as_slice() == Some(&[7; 5 << 20][..]));
+        assert!(file.read_to_end(None).run().unwrap().0.as_slice() == Some(&[7; 5 << 20][..]));
         EVENTS.store(0, Ordering::SeqCst);
         STREAMS.store(0, Ordering::SeqCst);
     }
