@@ -67,7 +67,8 @@ impl Resolve<'_> {
 /// the next (`raid10.c`).
 fn copies(folder: &Folder) -> usize {
     let layout = folder.number("md/layout").unwrap_or(0x102);
-    usize::from((layout & 0xff) as u8 * (layout >> 8 & 0xff) as u8)
+    let [near, far, ..] = layout.to_le_bytes().map(usize::from);
+    near * far
 }
 
 struct Member {

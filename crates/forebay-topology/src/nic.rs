@@ -214,7 +214,7 @@ fn port(folder: &Folder, device: &Folder, server: Server) -> Option<Nic> {
     let mtu = folder.number("mtu").filter(|mtu| (1280..=65_536).contains(mtu))?;
     let version = usize::from(server.address.is_ipv6());
     let card = device.list("infiniband").ok().and_then(|cards| cards.into_iter().next());
-    let number = folder.number("dev_port").unwrap_or(0) + 1;
+    let number = folder.number("dev_port").unwrap_or(0).saturating_add(1);
     let ib = card.and_then(|card| {
         Some((format!("{card}/{number}"), device.folder(format!("infiniband/{card}")).ok()?))
     });

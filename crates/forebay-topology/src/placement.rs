@@ -158,8 +158,9 @@ fn pass_on(layer: &Layer, bytes: At, pieces: &mut Vec<Piece>) -> Result<(), Stri
             && last.drive == drive
             && last.offset.checked_add(last.len) == Some(bytes.at)
             && last.logical.checked_add(last.len) == Some(bytes.logical)
+            && let Some(len) = last.len.checked_add(bytes.len)
         {
-            last.len += bytes.len;
+            last.len = len;
             return Ok(());
         }
         let At { logical, at: offset, len } = bytes;

@@ -53,7 +53,9 @@ impl Resolver {
 
 /// Extents are in ascending order.
 fn of(extents: &[Extent], range: Range<u64>) -> Stored {
-    let mut stored = Stored { len: range.end.saturating_sub(range.start), ..Stored::default() };
+    // A file may end before the range begins.
+    let range = range.start..range.end.max(range.start);
+    let mut stored = Stored { len: range.end - range.start, ..Stored::default() };
     let mut at = range.start;
     for extent in extents {
         let end = extent.logical.saturating_add(extent.len).min(range.end);
@@ -107,6 +109,7 @@ mod tests {
         assert_eq!(found(35..45), [10, 0, 5, 5, 0]);
         assert_eq!(found(12..18), [6, 6, 0, 0, 0]);
         assert_eq!(found(7..7), [0; 5]);
+        assert_eq!(found(Range { start: 45, end: 5 }), [0; 5], "the file ends before it");
         assert_eq!(of(&[], 0..7).unwritten, 7);
         // Every second extent is compressed, so half of the bytes behind the last count too.
         let pair = |i| [extent(i * 20, 10, 0), extent(i * 20 + 10, 10, ENCODED)];

@@ -12,6 +12,8 @@ pub(crate) const RUNS_MAX: usize = 16;
 /// Bytes that are mapped at a time: a striped volume cuts them into pieces, of which the topology
 /// accepts 65,536 at most.
 const STEP: usize = 128 << 20;
+/// Most such parts of a file: 128 TiB. A record may claim more.
+const PARTS_MAX: usize = 1 << 20;
 
 /// Queries the file system, and maps each extent down to the drives.
 pub(crate) fn gather(resolver: &Resolver, map: &StorageMap) -> Extents {
@@ -33,10 +35,16 @@ fn summed(
     mut locate: impl FnMut(&Extent) -> Result<Vec<Piece>, String>,
 ) -> Extents {
     let mut sum = Extents { count: extents.len(), complete, ..Extents::default() };
-    let mut open = None;
+    let (mut open, mut left) = (None, PARTS_MAX);
     for extent in extents {
         sum.bytes = sum.bytes.saturating_add(extent.len);
         for at in (0..extent.len).step_by(STEP) {
+            if left == 0 {
+                let bytes = sum.unplaced.entry("the file is too long".into()).or_default();
+                *bytes = bytes.saturating_add(extent.len - at);
+                break;
+            }
+            left -= 1;
             let mut part = *extent;
             part.logical = extent.logical.saturating_add(at);
             part.physical = extent.physical.saturating_add(at);
@@ -75,4 +83,18 @@ fn add(sum: &mut Extents, open: &mut Option<Piece>, piece: Piece) {
         sum.first.push(piece.clone());
     }
     *open = Some(piece);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extent_of_any_length_is_summed_in_bounded_time() {
+        let text = r#"{"logical":0,"physical":0,"len":18446744073709551615,"flags":"0x0"}"#;
+        let extent: Extent = serde_json::from_str(text).expect("an extent");
+        let found = summed(&[extent; 3], true, |_| Err("no drive".into()));
+        assert_eq!(found.unplaced["no drive"], (PARTS_MAX * STEP) as u64);
+        assert_eq!((found.bytes, found.unplaced["the file is too long"]), (u64::MAX, u64::MAX));
+    }
 }

@@ -25,7 +25,9 @@ fn one_of_each() -> Tree {
     tree.device("259:11", part);
     tree.write(&format!("sys/devices/{part}/partition"), "1\n");
     tree.device("9:0", "virtual/block/md0");
-    for (file, text) in [("level", "raid0"), ("chunk_size", "65536"), ("raid_disks", "2")] {
+    let facts =
+        [("level", "raid0"), ("chunk_size", "65536"), ("raid_disks", "2"), ("layout", "65535")];
+    for (file, text) in facts {
         tree.write(&format!("sys/devices/virtual/block/md0/md/{file}"), text);
     }
     for (slot, index) in [(0, 2), (1, 3)] {
