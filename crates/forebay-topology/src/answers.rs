@@ -5,16 +5,135 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fmt, io};
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::mount::device_number;
-use super::probe::{Answer, Extent, Refusal, Stat, Trail};
-use super::quoted::printable;
-use super::resolve::device_text;
+use super::text::{device_number, device_text, printable};
+
+/// Timeout of a probe. A drive in standby answers within a few seconds, and most probes need no
+/// read from the drive.
+pub(super) const LOOK_MAX: Duration = Duration::from_secs(3);
+
+/// An answer of the kernel, or the reason why it is missing.
+pub(super) type Answer<T> = Result<T, Refusal>;
+
+/// Why an answer of the kernel is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The call failed.
+    Errno(Errno),
+    /// This was not recorded.
+    NotRecorded,
+    /// The call timed out: a server is down, or a program hangs.
+    Silent,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => errno.fmt(f),
+            Self::NotRecorded => f.write_str("not recorded"),
+            Self::Silent => write!(f, "no answer within {} s", LOOK_MAX.as_secs()),
+        }
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Errno(errno) => errno.into(),
+            Refusal::NotRecorded => Self::other(refusal.to_string()),
+            Refusal::Silent => Self::new(io::ErrorKind::TimedOut, refusal.to_string()),
+        }
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// The `statx` result for a file, also in records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stat {
+    #[serde(rename = "dev", with = "device")]
+    pub(super) device: u64,
+    #[serde(default, with = "device")]
+    pub(super) rdev: u64,
+    #[serde(with = "octal")]
+    pub(super) mode: u32,
+    #[serde(rename = "ino")]
+    pub(super) inode: u64,
+    #[serde(default)]
+    pub(super) size: u64,
+    #[serde(default, rename = "blksize")]
+    pub(super) block_size: u64,
+    /// The id of the mount it was reached through (Linux 5.8; before that from the descriptor).
+    #[serde(rename = "mnt_id")]
+    pub(super) mount: Option<u64>,
+    #[serde(flatten)]
+    pub(super) direct: Option<Direct>,
+    /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
+    #[serde(default, with = "hex")]
+    pub(super) attributes: u32,
+}
+
+/// Required alignment for direct I/O (Linux 6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Direct {
+    #[serde(rename = "dio_mem_align")]
+    pub(super) memory: u32,
+    #[serde(rename = "dio_offset_align")]
+    pub(super) offset: u32,
+}
+
+impl Stat {
+    pub(super) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+}
+
+/// The target of a path, with its links.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trail {
+    /// The path without links; missing components stay as they were written.
+    #[serde(rename = "realpath")]
+    pub(super) real: PathBuf,
+    /// The links in the path: their paths and texts.
+    pub(super) links: Vec<(PathBuf, PathBuf)>,
+    /// The deepest component of `real` that exists.
+    pub(super) there: PathBuf,
+}
+
+/// A contiguous run of a file's bytes, as FIEMAP reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Extent {
+    /// Its offset in the file, in bytes.
+    pub logical: u64,
+    /// Its address on the file system's device; on btrfs a logical address.
+    pub physical: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The kernel's flags (`FIEMAP_EXTENT_…` in `linux/fiemap.h`).
+    #[serde(with = "hex")]
+    pub flags: u32,
+}
+
+/// Flags of `linux/fiemap.h`. btrfs sets `ENCODED` for compressed extents; encrypted ones have as
+/// many bytes on the drive as in the file.
+pub(super) const UNKNOWN: u32 = 0x2;
+pub(super) const ENCODED: u32 = 0x8;
+pub(super) const ENCRYPTED: u32 = 0x80;
+pub(super) const INLINE: u32 = 0x200;
+pub(super) const UNWRITTEN: u32 = 0x800;
 
 /// The key of a path.
 pub(super) const PATH: &str = "path";

@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
-use super::map::{Layer, LayerKind, Layout};
+use super::map::{Layer, LayerKind};
 use super::pci;
-use super::placement::Spread;
-use super::resolve::{Resolve, Span, device_text};
-use super::system::{Folder, entry};
+use super::resolve::Resolve;
+use super::system::Folder;
+use super::text::{clean, device_number, device_text, entry};
+use super::volume::{Layout, Span, Spread};
 
 /// Bytes of the kernel's sector. Sizes in `/sys` use this unit whatever the device's block size.
 const SECTOR: u64 = 512;
@@ -30,7 +31,7 @@ impl Resolve<'_> {
     /// Describes the block device in `folder` and everything below it.
     pub(super) fn device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
         let event = folder.table("uevent");
-        let number = number_in(&event).unwrap_or_else(|| number(folder));
+        let number = number_in(&event).unwrap_or_else(|| folder.device_number());
         let is_partition = match entry(&event, "DEVTYPE=") {
             Some(kind) => kind == "partition",
             None => folder.has("partition"),
@@ -181,6 +182,11 @@ impl Resolve<'_> {
 }
 
 impl Folder {
+    /// The device number in a block device's folder, or 0 if it is missing.
+    pub(super) fn device_number(&self) -> u64 {
+        self.text("dev").ok().and_then(|text| device_number(&text)).unwrap_or(0)
+    }
+
     /// The smallest unit in bytes that the block device reads or writes.
     pub(super) fn logical_block_size(&self) -> Option<u32> {
         let size = self.number("queue/logical_block_size")?;
@@ -189,7 +195,7 @@ impl Folder {
 
     /// Reads the serial number from a disk's folder. The driver may block on the disk to answer.
     pub(super) fn serial(&self) -> Option<String> {
-        let Some(patience) = self.system().probe().patience() else {
+        let Some(patience) = self.system().patience() else {
             return self.text("serial").ok();
         };
         let (own, path) = (self.clone(), self.system().root().join(self.path()).join("serial"));
@@ -203,12 +209,6 @@ pub(super) fn fill(drive: &mut Drive, folder: &Folder, layer: &Layer, number: u6
     drive.size = layer.number("size_bytes");
     drive.logical_block_size = folder.logical_block_size();
     drive.rotational = folder.flag("queue/rotational");
-}
-
-/// The device number in a block device's folder, or 0 if it is missing.
-pub(super) fn number(folder: &Folder) -> u64 {
-    let text = folder.text("dev").ok();
-    text.and_then(|text| super::mount::device_number(&text)).unwrap_or(0)
 }
 
 fn number_in(event: &str) -> Option<u64> {
@@ -314,7 +314,7 @@ fn transport_name(transport: &Transport) -> &str {
 fn page_80(page: &[u8]) -> Option<String> {
     let len = usize::from(u16::from_be_bytes([*page.get(2)?, *page.get(3)?]));
     let text = std::str::from_utf8(page.get(4..4 + len)?).ok()?;
-    let text = super::system::clean(text.trim_matches(['\0', ' ']));
+    let text = clean(text.trim_matches(['\0', ' ']));
     (!text.is_empty()).then_some(text)
 }
 

@@ -3,11 +3,12 @@
 //! A mount names only its first member. The file system's folder, named after its UUID, contains a
 //! link to that member.
 
-use super::map::{Layer, Layout};
+use super::map::Layer;
 use super::mount::Mount;
-use super::resolve::{Resolve, Span};
-use super::streams::Fan;
-use super::system::{Folder, System, clean, name_of};
+use super::resolve::Resolve;
+use super::system::{Folder, System};
+use super::text::{clean, device_text, name_of};
+use super::volume::{Fan, Layout, Span};
 
 const ROOT: &str = "sys/fs/btrfs";
 
@@ -56,10 +57,10 @@ impl Resolve<'_> {
 
 /// The folder of a mounted file system in `/sys/fs/btrfs`.
 fn folder_of(system: &System, mount: &Mount) -> Option<Folder> {
-    let source = system.probe().stat(&mount.source).ok().map(|stat| stat.rdev);
+    let source = system.stat(&mount.source).ok().map(|stat| stat.rdev);
     let name = match source {
         Some(number) if number != 0 => {
-            let link = format!("sys/dev/block/{}", super::resolve::device_text(number));
+            let link = format!("sys/dev/block/{}", device_text(number));
             system.folder(link).ok().map(|folder| folder.name())
         }
         _ => None,

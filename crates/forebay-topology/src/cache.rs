@@ -16,11 +16,13 @@ use forebay_base::lock::Lock;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
+use super::answers::{Refusal, Stat};
 use super::map::StorageMap;
 use super::path as lookup;
-use super::probe::{Refusal, Stat, stat_of};
-use super::resolve::{self, Below, Resolve};
+use super::probe::stat_of;
+use super::resolve::{Below, Resolve};
 use super::system::System;
+use super::text::device_text;
 
 /// Maximum age of a cached result.
 const AGE_MAX: Duration = Duration::from_secs(10);
@@ -59,20 +61,17 @@ struct Watch {
 
 impl Resolver {
     /// Creates a resolver for this system. Only results for the live system are cached.
-    #[must_use]
     pub fn new(system: System) -> Self {
         Self { system, memory: Lock::default() }
     }
 
     /// The system that it reads.
-    #[must_use]
     pub fn system(&self) -> &System {
         &self.system
     }
 
     /// Resolves the storage under `path`. For a missing path, the folder that would contain it is
     /// used. Facts that cannot be found are marked as unknown in the result.
-    #[must_use]
     pub fn resolve(&self, path: &Path) -> StorageMap {
         self.look_at_mounts();
         let found = lookup::find(&self.system, path);
@@ -81,7 +80,6 @@ impl Resolver {
     }
 
     /// Resolves the storage under an open file, which was opened as `path`.
-    #[must_use]
     pub fn resolve_file(&self, file: BorrowedFd<'_>, path: &Path) -> Arc<Below> {
         self.look_at_mounts();
         let stat = stat_of(file);
@@ -132,7 +130,7 @@ impl Resolver {
             return Some(Key { mount: stat.mount?, device: stat.device, file: None });
         }
         // A loop device keeps its number when it is reattached, but its sequence number increases.
-        let folder = format!("sys/dev/block/{}", resolve::device_text(stat.rdev));
+        let folder = format!("sys/dev/block/{}", device_text(stat.rdev));
         let count = |path: String| self.system.text(path).ok()?.parse().ok();
         let count =
             count(format!("{folder}/diskseq")).or_else(|| count(format!("{folder}/../diskseq")))?;

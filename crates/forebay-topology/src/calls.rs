@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::probe::Extent;
+use super::answers::Extent;
 
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;
 const LOOP_GET_STATUS64: u64 = 0x4c05;

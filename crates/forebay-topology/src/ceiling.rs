@@ -16,6 +16,7 @@ use super::drive::{Drive, Transport};
 use super::memory::Channels;
 use super::nic::Nic;
 use super::pci::{Link, PciDevice};
+use super::volume::Way;
 
 /// Bytes of the header of a packet: 16 for writes to host memory with 64-bit addresses, 12 for
 /// completions of reads (PCI Express Base Specification, 2.2).
@@ -68,16 +69,6 @@ impl Part {
         let share = SHARE.into_iter().find(|(part, _)| *part == self && !is_simulated);
         share.map_or(1.0, |(_, share)| share)
     }
-}
-
-/// From the file to the GPU, or back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// From drives to GPUs.
-    Read,
-    /// From GPUs to drives.
-    Write,
 }
 
 /// A device at the end of links, in bytes per second.
@@ -152,13 +143,11 @@ impl Leaf {
     }
 
     /// A GPU.
-    #[must_use]
     pub fn gpu(index: usize, pci: &PciDevice) -> Self {
         Self { pci: Some(pci.clone()), ..Self::new(format!("GPU {index}"), Part::Gpu) }
     }
 
     /// A drive on this machine's PCI; else `None`.
-    #[must_use]
     pub fn drive(drive: &Drive) -> Option<Self> {
         let line = match drive.transport() {
             Transport::Pcie | Transport::Emulated { .. } => None,
@@ -174,14 +163,12 @@ impl Leaf {
     }
 
     /// A port of a network card.
-    #[must_use]
     pub fn nic(nic: &Nic) -> Self {
         let line = Some(nic.bytes_per_second);
         Self { pci: nic.pci.clone(), line, ..Self::new(nic.name.as_str(), Part::Network) }
     }
 
     /// The memory, which a byte passes `times`.
-    #[must_use]
     pub fn memory(channels: &Channels, times: f64) -> Self {
         let line = Some(channels.bytes_per_second / times);
         Self { line, ..Self::new(format!("{} memory channels", channels.used), Part::Memory) }
@@ -350,14 +337,12 @@ impl Passed {
 }
 
 /// The most that `leaves` carry concurrently; `None` if a rate is unknown.
-#[must_use]
 pub fn together(leaves: &[&Leaf], way: Way) -> Option<Ceiling> {
     carried(&leaves.iter().map(|leaf| vec![(*leaf, 1.0)]).collect::<Vec<_>>(), way)
 }
 
 /// The most that `streams` carry concurrently. A stream lists the bytes on its leaves per byte of
 /// its own. `None` if the rate of a leaf is unknown.
-#[must_use]
 pub fn carried(streams: &[Vec<(&Leaf, f64)>], way: Way) -> Option<Ceiling> {
     let mut parts: Vec<Passed> = Vec::new();
     let mut known: HashMap<(Place, String), usize> = HashMap::new();

@@ -32,7 +32,6 @@ pub enum Distance {
 
 impl Distance {
     /// The distance from a GPU to a drive, by the drive's path in use.
-    #[must_use]
     pub fn to_drive(gpu: &PciDevice, drive: &Drive) -> Self {
         if drive.transport().is_network() {
             return Self::Network;
@@ -44,7 +43,6 @@ impl Distance {
     }
 
     /// The distance between two PCI devices.
-    #[must_use]
     pub fn between(one: &PciDevice, other: &PciDevice) -> Self {
         if one.host_bridge == other.host_bridge {
             let pairs = one.bridges.iter().zip(&other.bridges);
@@ -86,7 +84,6 @@ impl Distance {
     }
 
     /// Its name, in lower case with underscores.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::SameSwitch => "same_switch",

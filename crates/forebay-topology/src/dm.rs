@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use super::map::{Layer, LayerKind, Layout};
-use super::placement::{Run, Spread};
-use super::probe::Refusal;
-use super::resolve::{Resolve, Span};
-use super::streams::Fan;
-use super::system::{Folder, clean};
+use super::answers::Refusal;
+use super::map::{Layer, LayerKind};
+use super::resolve::Resolve;
+use super::system::Folder;
+use super::text::clean;
+use super::volume::{Fan, Layout, Run, Span, Spread};
 
 /// Unit of table numbers in bytes.
 const SECTOR: u64 = 512;
@@ -28,7 +28,7 @@ impl Resolve<'_> {
             layer.say("suspended", true);
         }
         let members = folder.folders("slaves");
-        let table = self.system.probe().dm_table(super::block::number(folder));
+        let table = self.system.dm_table(folder.device_number());
         let targets: Vec<Target> = match &table {
             Ok(table) => table.lines().filter_map(Target::parse).collect(),
             Err(_) => Vec::new(),
@@ -39,7 +39,7 @@ impl Resolve<'_> {
             described(layer, &targets)
         };
         if members.is_empty() {
-            let number = super::block::number(folder);
+            let number = folder.device_number();
             return self.unknown_drive(layer, number, "no device below the volume is named");
         }
         let mut spans = self.members(layer, &members);

@@ -15,7 +15,6 @@ pub struct DriveId(pub String);
 impl DriveId {
     /// The identity as text: `nvme:NQN/NSID`, `wwid:…`, `serial:…`, `device:MAJOR:MINOR`,
     /// `mount:…`, `memory`.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -61,26 +60,22 @@ impl Drive {
     }
 
     /// The path in use: the first live path, or the first if none is live.
-    #[must_use]
     pub fn path(&self) -> Option<&DrivePath> {
         self.paths.iter().find(|path| path.live).or(self.paths.first())
     }
 
     /// How its bytes reach the host.
-    #[must_use]
     pub fn transport(&self) -> &Transport {
         static UNKNOWN: Transport = Transport::Unknown;
         self.path().map_or(&UNKNOWN, |path| &path.transport)
     }
 
     /// The PCI device that moves its bytes.
-    #[must_use]
     pub fn pci(&self) -> Option<&PciDevice> {
         self.path()?.pci.as_ref()
     }
 
     /// The NUMA node of the path in use.
-    #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         self.path()?.numa_node
     }
@@ -123,6 +118,13 @@ pub struct DrivePath {
     pub pci: Option<PciDevice>,
     /// The NUMA node that it is attached to.
     pub numa_node: Option<u32>,
+}
+
+impl DrivePath {
+    /// A path without a controller.
+    pub(super) fn plain(name: &str, transport: Transport) -> Self {
+        Self { name: name.to_owned(), transport, live: true, ..Self::default() }
+    }
 }
 
 /// The transport between a drive and the host. In JSON it is its text.
@@ -179,7 +181,6 @@ impl From<String> for Transport {
 
 impl Transport {
     /// Whether the bytes are known to come over a network.
-    #[must_use]
     pub fn is_network(&self) -> bool {
         match self {
             Self::Fabric { kind, .. } => kind != "loop",

@@ -18,7 +18,6 @@ pub struct Gpu {
 }
 
 /// Lists the GPUs of a system in the order of their addresses.
-#[must_use]
 pub fn gpus(system: &System) -> Vec<Gpu> {
     let Ok(names) = system.list("sys/bus/pci/devices") else { return Vec::new() };
     let gpus = names.iter().filter(|name| pci::is_address(name)).filter_map(|name| {
@@ -35,7 +34,6 @@ pub fn gpus(system: &System) -> Vec<Gpu> {
 }
 
 /// The PCI device at this address, described as a GPU whatever its vendor.
-#[must_use]
 pub fn gpu_at(system: &System, address: &str) -> Option<Gpu> {
     let address = address.to_ascii_lowercase();
     let path = pci::is_address(&address).then(|| format!("sys/bus/pci/devices/{address}"))?;

@@ -6,12 +6,15 @@
 //! [`System`], and nothing read there is trusted. A missing fact is recorded with its reason and is
 //! never an error: no transfer depends on this module for correctness.
 //!
-//! Every module reads a kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
-//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps. `quota`
-//! and `memory_limit` read the limits of the process's control groups (`groups`). `look` serves the
-//! doctor, `stored` reports holes, and `simulated` gives simulated GPUs a place on PCI. `ceiling`
-//! predicts what drives, GPUs, network ports (`nic`) and `memory` carry, `streams` how many bytes a
-//! drive moves for those of a file.
+//! A [`System`] is the only reader: of the running machine, of the same with a record, or of a
+//! record. `probe` queries the kernel, and `answers` holds what it answered, as records have it.
+//!
+//! The modules describe parts of a machine: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
+//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps, and
+//! `volume` lays bytes over members. `quota` and `memory_limit` read the limits of the process's
+//! control groups (`groups`). `look` serves the doctor, `stored` reports holes, and `simulated`
+//! gives simulated GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network ports (`nic`)
+//! and `memory` carry, `streams` how many bytes a drive moves for those of a file.
 
 mod answers;
 mod block;
@@ -26,6 +29,7 @@ mod drive;
 mod file_systems;
 mod gpu;
 mod groups;
+mod links;
 mod look;
 mod loop_device;
 mod magic;
@@ -48,7 +52,6 @@ mod pci;
 mod placement;
 mod probe;
 mod quota;
-mod quoted;
 mod record;
 mod resolve;
 mod simulated;
@@ -57,15 +60,18 @@ mod streams;
 mod system;
 #[cfg(test)]
 mod tests;
+mod text;
+mod volume;
 
+pub use answers::Extent;
 pub use cache::Resolver;
-pub use ceiling::{Binds, Ceiling, Leaf, Part, SHARE, Way, carried, together};
+pub use ceiling::{Binds, Ceiling, Leaf, Part, SHARE, carried, together};
 pub use device::BlockDevice;
 pub use distance::Distance;
 pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 pub use gpu::{Gpu, gpu_at, gpus};
 pub use magic::FileSystem;
-pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
+pub use map::{Fact, Layer, LayerKind, Queue, QueueId, StorageMap, Value};
 pub use memory::Channels;
 pub use memory_limit::{MemoryLeft, MemoryLimit};
 pub use neighbours::Neighbours;
@@ -74,13 +80,13 @@ pub use nic::{Nic, RdmaPort, ports};
 pub use nvidia_fs::NvidiaFsModule;
 pub use pci::{Bridge, Link, PciDevice, is_address, payload};
 pub use placement::Piece;
-pub use probe::Extent;
-pub use quoted::quoted;
+
 pub use record::{read_record, record, record_with};
 pub use resolve::Below;
 pub use simulated::simulated_gpu;
 pub use stored::Stored;
 pub use streams::{Stream, streams};
-pub use system::System;
-pub use system::moves_cursor;
-pub use system::{Absent, clean, entry, is_number, shown};
+pub use system::{Absent, System};
+
+pub use text::{clean, entry, is_number, moves_cursor, quoted, shown};
+pub use volume::{Layout, Way};

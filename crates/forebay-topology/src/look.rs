@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::answers::{Refusal, Trail};
 use super::groups::Version;
-use super::probe::{Refusal, Trail};
-use super::system::{Absent, System, clean, read_with};
+use super::system::{Absent, System, read_with};
+use super::text::clean;
 
 /// Maximum number of environment variables, and maximum bytes read of an environment.
 const VARIABLES_MAX: usize = 64;
@@ -43,7 +44,7 @@ impl System {
     ) -> Result<Vec<u8>, Absent> {
         let path = path.strip_prefix("/").unwrap_or(path);
         let is_kernels = path.starts_with("proc") || path.starts_with("sys");
-        let (real, bytes) = match self.probe().patience() {
+        let (real, bytes) = match self.patience() {
             // The path may come from an environment variable and be on any server.
             Some(patience) if !is_kernels => {
                 let (system, own) = (self.clone(), path.to_owned());
@@ -77,8 +78,8 @@ impl System {
     /// The file's own error; [`io::ErrorKind::TimedOut`] if it did not answer in time.
     pub fn reach(&self, path: &Path) -> io::Result<()> {
         let path = std::path::absolute(path)?;
-        let _ = self.probe().trail(&path); // notes the links found so far
-        let looked = self.probe().stat(&path).and_then(|_| self.probe().file_system(&path));
+        let _ = self.trail(&path); // notes the links found so far
+        let looked = self.stat(&path).and_then(|_| self.file_system(&path));
         looked.map_or_else(|refusal| Err(refusal.into()), |_| Ok(()))
     }
 
@@ -90,7 +91,7 @@ impl System {
     /// reports it.
     pub fn reach_open(&self, path: &Path) -> io::Result<()> {
         self.reach(path)?;
-        match self.probe().opens(&std::path::absolute(path)?) {
+        match self.opens(&std::path::absolute(path)?) {
             Err(silent @ Refusal::Silent) => Err(silent.into()),
             _ => Ok(()),
         }
@@ -99,7 +100,7 @@ impl System {
     /// Marks `path`, whose target is `real` as far as known, as unresponsive: later probes fail at
     /// once.
     pub fn pass_over(&self, path: &Path, real: &Path) {
-        if let (Some(patience), Ok(path)) = (self.probe().patience(), std::path::absolute(path)) {
+        if let (Some(patience), Ok(path)) = (self.patience(), std::path::absolute(path)) {
             patience.pass_over(&path);
             let (real, there) = (real.to_owned(), real.to_owned());
             patience.note(&path, Trail { real, links: Vec::new(), there });
@@ -107,15 +108,14 @@ impl System {
     }
 
     /// The target of `path` as far as it was found before the timeout, if at all.
-    #[must_use]
     pub fn known_way(&self, path: &Path) -> Option<PathBuf> {
         let path = std::path::absolute(path).ok()?;
-        Some(self.probe().patience()?.known(&path)?.real)
+        Some(self.patience()?.known(&path)?.real)
     }
 
     /// Whether this process may open a device; it is not opened. `None` if this was not recorded.
     pub fn may_open(&self, device: &str) -> Option<Result<(), Absent>> {
-        match self.probe().access(Path::new(device)) {
+        match self.access(Path::new(device)) {
             Ok(()) => Some(Ok(())),
             Err(Refusal::Errno(errno)) => Some(Err(match errno {
                 Errno::PERM => Absent::Failed(errno), // from a control group
@@ -186,7 +186,7 @@ impl System {
 
     /// The flags of the first extent of a file; 0 if the kernel reports none.
     pub fn extent_flags(&self, path: &Path) -> Result<u32, String> {
-        match self.probe().extents(path, 1) {
+        match self.extents(path, 1) {
             Ok(extents) => Ok(extents.first().map_or(0, |extent| extent.flags)),
             Err(Refusal::Errno(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL)) => Ok(0),
             Err(refusal) => Err(refusal.to_string()),

@@ -1,9 +1,11 @@
 //! Loop devices (`loop(4)`): block devices backed by a file.
 
+use super::answers::Refusal;
 use super::map::{Layer, LayerKind};
-use super::probe::{Refusal, path_of};
-use super::resolve::{Resolve, Span};
-use super::system::{Absent, Folder, shown};
+use super::resolve::Resolve;
+use super::system::{Absent, Folder};
+use super::text::{device_text, path_of, shown};
+use super::volume::Span;
 
 /// Suffix that the kernel adds to the name of a deleted file (`d_path`).
 const DELETED: &[u8] = b" (deleted)";
@@ -11,7 +13,7 @@ const DELETED: &[u8] = b" (deleted)";
 impl Resolve<'_> {
     pub(super) fn loop_device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
         layer.kind = LayerKind::Loop;
-        let number = super::block::number(folder);
+        let number = folder.device_number();
         let bytes = match attached(folder) {
             Ok(bytes) => bytes,
             Err(reason) => return self.unknown_drive(layer, number, &reason),
@@ -20,11 +22,11 @@ impl Resolve<'_> {
         layer.say_if("offset_bytes", folder.number("loop/offset").filter(|&offset| offset > 0));
         let path = path_of(bytes.clone());
         layer.say("backing_file", shown(&path));
-        let stat = self.system.probe().stat(&path);
+        let stat = self.system.stat(&path);
         // An image that did not answer is not probed again through the device.
         let reported = match stat {
             Err(Refusal::Silent) => None,
-            _ => self.system.probe().loop_file(&folder.name()).ok(),
+            _ => self.system.loop_file(&folder.name()).ok(),
         };
         let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
         let span = match (&stat, reported) {
@@ -69,7 +71,7 @@ impl Resolve<'_> {
         layer.children.push(child);
         let file = reported.or_else(|| stat.as_ref().ok().map(|stat| (stat.device, stat.inode)));
         let (device, inode) = file.unwrap_or_default();
-        span.owned(format!("loop:{}:{device}:{inode}", super::resolve::device_text(number)))
+        span.owned(format!("loop:{}:{device}:{inode}", device_text(number)))
     }
 }
 

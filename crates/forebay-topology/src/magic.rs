@@ -25,20 +25,17 @@ impl FileSystem {
     }
 
     /// Its name as in `/proc/filesystems`, or `unknown`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(magic, _)| *magic == self.0).map_or("unknown", |(_, name)| name)
     }
 
     /// True if its files exist only in memory.
-    #[must_use]
     pub fn is_memory(self) -> bool {
         matches!(self.0, TMPFS | RAMFS | HUGETLBFS)
     }
 
     /// True if its pages are the only copy of a file in memory, and every change updates the file's
     /// timestamps at once. No server and no file system below has other pages.
-    #[must_use]
     pub fn owns_pages(self) -> bool {
         self.is_memory() || LOCAL.contains(&self.name())
     }
@@ -46,19 +43,16 @@ impl FileSystem {
     /// True if the kernel is known to complete all O_DIRECT requests in full, to the end of the
     /// file or to an error. io_uring itself continues a request that came back short. On a FUSE
     /// file opened with `direct_io` it then reads from the wrong offset and reports success.
-    #[must_use]
     pub fn completes_requests(self) -> bool {
         self.is_memory() || LOCAL.contains(&self.name())
     }
 
     /// True if its files are generated on read, so that their sizes are meaningless.
-    #[must_use]
     pub fn makes_sizes_up(self) -> bool {
         matches!(self.0, PROC | SYSFS | CONFIGFS)
     }
 
     /// True if its files belong to a file system below, which holds their pages.
-    #[must_use]
     pub fn is_overlay(self) -> bool {
         self.0 == OVERLAY
     }

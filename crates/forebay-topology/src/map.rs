@@ -10,10 +10,8 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 
 use super::drive::{Drive, DriveId};
-use super::placement::Spread;
-use super::resolve::Span;
-use super::streams::Fan;
 use super::system::Absent;
+use super::volume::{Fan, Layout, Span, Spread};
 
 /// The storage under a path.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +33,6 @@ pub struct StorageMap {
 
 impl StorageMap {
     /// The drive with this identity.
-    #[must_use]
     pub fn drive(&self, id: &DriveId) -> Option<&Drive> {
         self.drives.iter().find(|drive| drive.id == *id)
     }
@@ -71,7 +68,6 @@ fn by_name<S: Serializer>(facts: &[Fact], serializer: S) -> Result<S::Ok, S::Err
 
 impl Layer {
     /// A step without facts.
-    #[must_use]
     pub fn new(kind: LayerKind, name: impl Into<String>) -> Self {
         let (facts, children) = (Vec::new(), Vec::new());
         let (spread, fan) = (Spread::Untold, Fan::default());
@@ -79,13 +75,11 @@ impl Layer {
     }
 
     /// The value of the fact `name`.
-    #[must_use]
     pub fn fact(&self, name: &str) -> Option<&Value> {
         self.facts.iter().find(|fact| fact.name == name).map(|fact| &fact.value)
     }
 
     /// The fact `name`, if it is text.
-    #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.fact(name)? {
             Value::Text(text) => Some(text),
@@ -94,7 +88,6 @@ impl Layer {
     }
 
     /// The fact `name`, if it is a number.
-    #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.fact(name)? {
             Value::Number(number) => Some(*number),
@@ -103,7 +96,6 @@ impl Layer {
     }
 
     /// Whether the fact `name` is a flag that is set.
-    #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.fact(name), Some(Value::Flag(true)))
     }
@@ -199,7 +191,6 @@ pub enum LayerKind {
 
 impl LayerKind {
     /// Whether it is a block device.
-    #[must_use]
     pub fn is_block(self) -> bool {
         matches!(
             self,
@@ -299,58 +290,7 @@ pub struct QueueId(pub(super) String);
 
 impl QueueId {
     /// The identity as text: that of the drive, or `volume:…`, `unknown:…`.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-/// The layout of a volume's bytes over its members.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Layout {
-    /// A single drive.
-    Single,
-    /// Round-robin over all members.
-    Striped,
-    /// The same bytes on every member.
-    Mirrored,
-    /// Round-robin over sets of mirrors.
-    StripedMirrors,
-    /// Round-robin over all members, with parity.
-    Parity,
-    /// The members in sequence.
-    Concatenated,
-    /// Unknown.
-    #[default]
-    Unknown,
-}
-
-impl Layout {
-    /// The layout of a RAID level of md or the device mapper, or of a profile of btrfs.
-    pub(super) fn of_level(level: &str) -> Self {
-        match level {
-            "raid0" => Self::Striped,
-            "raid1" | "raid1c3" | "raid1c4" => Self::Mirrored,
-            "raid10" => Self::StripedMirrors,
-            "raid4" | "raid5" | "raid6" => Self::Parity,
-            "linear" | "single" | "dup" => Self::Concatenated,
-            _ => Self::Unknown,
-        }
-    }
-
-    /// Its name, in lower case with underscores.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::Striped => "striped",
-            Self::Mirrored => "mirrored",
-            Self::StripedMirrors => "striped_mirrors",
-            Self::Parity => "parity",
-            Self::Concatenated => "concatenated",
-            Self::Unknown => "unknown",
-        }
     }
 }

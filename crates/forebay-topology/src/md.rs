@@ -1,10 +1,9 @@
 //! Arrays of the kernel's `md` driver (`Documentation/admin-guide/md.rst`).
 
-use super::map::{Layer, LayerKind, Layout};
-use super::placement::{Run, Spread};
-use super::resolve::{Resolve, Span};
-use super::streams::Fan;
+use super::map::{Layer, LayerKind};
+use super::resolve::Resolve;
 use super::system::{Absent, Folder};
+use super::volume::{Fan, Layout, Run, Span, Spread};
 
 impl Resolve<'_> {
     pub(super) fn md(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
@@ -49,7 +48,7 @@ impl Resolve<'_> {
             .collect();
         if serving.is_empty() {
             layer.unknown("members", "no member can be read");
-            let number = super::block::number(folder);
+            let number = folder.device_number();
             return self.unknown_drive(layer, number, "no member of the array can be read");
         }
         let spans = self.members(layer, &serving);

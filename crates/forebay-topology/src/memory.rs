@@ -25,7 +25,6 @@ pub struct Channels {
 
 impl Channels {
     /// Reads them; `None` unless all slots name their channel and all modules have a speed.
-    #[must_use]
     pub fn read(system: &System) -> Option<Self> {
         let text = system.table(DATABASE).ok()?;
         let mut modules: BTreeMap<u32, BTreeMap<&str, &str>> = BTreeMap::new();

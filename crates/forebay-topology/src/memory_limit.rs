@@ -9,7 +9,8 @@
 use std::path::{Path, PathBuf};
 
 use super::groups::{Group, Version};
-use super::system::{System, entry};
+use super::system::System;
+use super::text::entry;
 
 /// Values of this size and above mean "no limit"; version 1 writes a number even then.
 const NO_LIMIT: u64 = 1 << 60;

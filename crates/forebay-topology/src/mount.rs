@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::probe::path_of;
+use super::text::{device_number, option, path_of};
 
 /// Maximum number of mounts examined in a stack at a mount point.
 const STACK_MAX: usize = 64;
@@ -103,26 +103,12 @@ pub(super) fn hidden_by(table: &[u8], mount: &Mount) -> Vec<Mount> {
     hidden
 }
 
-/// The value of `name` in a list of `name=value` or bare names; empty for a bare name.
-pub(super) fn option<'a>(list: &'a str, name: &str) -> Option<&'a str> {
-    list.split(',').find_map(|item| match item.split_once('=') {
-        Some((found, value)) => (found == name).then_some(value),
-        None => (item == name).then_some(""),
-    })
-}
-
 fn lines(table: &[u8]) -> impl Iterator<Item = &[u8]> {
     table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
 }
 
 fn number(field: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok()?.parse().ok()
-}
-
-/// `MAJ:MIN` as a device number.
-pub(super) fn device_number(text: &str) -> Option<u64> {
-    let (major, minor) = text.split_once(':')?;
-    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn path(field: &[u8]) -> PathBuf {

@@ -75,13 +75,11 @@ impl Default for Neighbours {
 
 impl Neighbours {
     /// Those of this user.
-    #[must_use]
     pub fn new() -> Self {
         Self::at(format!("/dev/shm/forebay-{}", geteuid().as_raw()).into())
     }
 
     /// None, for an engine that does not share with other processes.
-    #[must_use]
     pub fn none() -> Self {
         Self::at(PathBuf::new())
     }

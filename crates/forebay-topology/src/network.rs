@@ -5,8 +5,9 @@ use super::file_systems::Ground;
 use super::map::{Layer, LayerKind};
 use super::mount::Mount;
 use super::nfs;
-use super::resolve::{Resolve, Span, device_text};
-use super::system::{clean, shown};
+use super::resolve::Resolve;
+use super::text::{clean, device_text, shown};
+use super::volume::Span;
 
 impl Resolve<'_> {
     /// Describes a mount served by a remote machine, by a program, or by drives that it hides.
@@ -36,7 +37,7 @@ impl Resolve<'_> {
             _ => (DriveKind::Unknown, Transport::Other(kind), Some("a program serves its files")),
         };
         let mut drive = Drive::new(DriveId(id), drive_kind, source.as_str());
-        drive.paths.push(path(&source, transport));
+        drive.paths.push(DrivePath::plain(&source, transport));
         let mut child = Layer::new(LayerKind::Network, source);
         if drive_kind == DriveKind::Unknown {
             child.kind = LayerKind::Unknown;
@@ -54,9 +55,4 @@ impl Resolve<'_> {
         layer.children.push(child);
         span
     }
-}
-
-/// A path to a drive without a controller.
-pub(super) fn path(name: &str, transport: Transport) -> DrivePath {
-    DrivePath { name: name.to_owned(), transport, live: true, ..DrivePath::default() }
 }

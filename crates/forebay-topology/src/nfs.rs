@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::map::Layer;
 use super::mount::Mount;
-use super::system::{Absent, clean};
+use super::system::Absent;
+use super::text::clean;
 
 /// Mount options that become facts: the option's name and the fact's name.
 const TEXTS: [(&str, &str); 6] = [
@@ -73,7 +74,6 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
 }
 
 /// The lines of `mountstats` about the mount at `point`, as names and the words after the colon.
-#[must_use]
 pub fn nfs_entries<'a>(stats: &'a str, point: &Path) -> Option<Vec<(&'a str, &'a str)>> {
     let lines = part_of(stats, point)?.lines();
     Some(lines.filter_map(|line| line.trim().split_once(':')).collect())

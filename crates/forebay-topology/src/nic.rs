@@ -10,6 +10,7 @@ use super::drive::{Drive, Transport};
 use super::map::Layer;
 use super::pci::{self, PciDevice};
 use super::system::{Absent, Folder, System};
+use super::text::option;
 
 /// A port of a network card.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +86,6 @@ const ROCE_ROOM: u64 = 96;
 /// The ports that the bytes of a remote drive pass; `root` holds the steps of its path. `None` if
 /// its server's address, the route to it or the rate of a port is unknown, or if the server is this
 /// machine.
-#[must_use]
 pub fn ports(system: &System, root: &Layer, drive: &Drive) -> Option<Vec<Nic>> {
     let servers: Option<Vec<Server>> = match drive.transport() {
         Transport::Fabric { .. } => {
@@ -124,7 +124,7 @@ fn mounted(layer: &Layer) -> Option<Server> {
 /// are connections.
 fn fabric(transport: &Transport) -> Option<Server> {
     let Transport::Fabric { kind, address } = transport else { return None };
-    let address = super::mount::option(address, "traddr")?.parse().ok()?;
+    let address = option(address, "traddr")?.parse().ok()?;
     let is_ip = matches!(kind.as_str(), "tcp" | "rdma");
     is_ip.then_some(Server { address, is_rdma: kind == "rdma", connections: u64::MAX })
 }

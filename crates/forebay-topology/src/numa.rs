@@ -1,6 +1,5 @@
 //! NUMA nodes: their sockets, and the distances between them.
 
-use super::pci;
 use super::system::System;
 
 /// The facts about a NUMA node.
@@ -38,14 +37,6 @@ impl System {
     /// The online NUMA nodes; empty if the kernel lacks NUMA support.
     pub fn numa_nodes(&self) -> Vec<u32> {
         self.numbers("sys/devices/system/node/online".into())
-    }
-
-    /// The NUMA node of a PCI device; `None` if the kernel reports none.
-    pub fn numa_node_of(&self, pci_address: &str) -> Option<u32> {
-        let address = pci_address.to_ascii_lowercase();
-        let path = format!("sys/bus/pci/devices/{address}/numa_node");
-        // The file holds -1 if the node is unknown.
-        pci::is_address(&address).then(|| self.text(path).ok()?.parse().ok())?
     }
 
     /// Bytes of all last-level caches of the online CPUs together, if the kernel knows them

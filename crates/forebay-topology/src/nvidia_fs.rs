@@ -14,7 +14,6 @@ pub struct NvidiaFsModule {
 
 impl NvidiaFsModule {
     /// Reads them.
-    #[must_use]
     pub fn read(system: &System) -> Self {
         let version = system.text("sys/module/nvidia_fs/version");
         let version = version.or_else(|_| system.text("proc/driver/nvidia-fs/version"));

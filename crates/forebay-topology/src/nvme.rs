@@ -8,8 +8,10 @@ use super::block;
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::map::{Layer, LayerKind};
 use super::pci::{self, PciDevice};
-use super::resolve::{Resolve, Span};
-use super::system::{Folder, is_number};
+use super::resolve::Resolve;
+use super::system::Folder;
+use super::text::{device_text, is_number};
+use super::volume::Span;
 
 /// Signs of a drive that a network card, a DPU or a cloud emulates on PCI.
 struct Emulator {
@@ -56,7 +58,7 @@ impl Resolve<'_> {
             (Some(nqn), Some(nsid), ..) => format!("nvme:{nqn}/{nsid}"),
             (_, _, Ok(wwid), _) => format!("wwid:{wwid}"),
             (_, _, _, Some(serial)) => format!("serial:nvme:{serial}:{name}"),
-            _ => format!("device:{}", super::resolve::device_text(number)),
+            _ => format!("device:{}", device_text(number)),
         };
         let mut drive = Drive::new(DriveId(id), DriveKind::Block, name);
         drive.model = text("model").ok();

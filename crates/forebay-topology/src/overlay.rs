@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use super::answers::{Extent, Refusal, Stat};
 use super::map::{Layer, LayerKind};
 use super::mount::{self, Mount};
-use super::probe::{Extent, Refusal, Stat, path_of};
-use super::resolve::{Resolve, Span};
-use super::system::shown;
+use super::resolve::Resolve;
+use super::text::{path_of, shown};
+use super::volume::Span;
 
 /// Maximum number of lower folders examined; the kernel allows 500.
 const LOWER_MAX: usize = 512;
@@ -65,7 +66,7 @@ impl Resolve<'_> {
         layer.say("layer", part.name);
         layer.say("layer_found_by", how);
         let mut child = Layer::new(LayerKind::BackingFile, shown(&part.candidate));
-        let stat = self.system.probe().stat(&part.candidate).ok();
+        let stat = self.system.stat(&part.candidate).ok();
         let (below, span) = self.file(&part.candidate, stat.as_ref());
         child.children.push(below);
         layer.children.push(child);
@@ -81,7 +82,7 @@ impl Resolve<'_> {
     ) -> Option<(usize, &'static str)> {
         let stat = stat?;
         for (index, part) in parts.iter().enumerate() {
-            let found = match self.system.probe().stat(&part.candidate) {
+            let found = match self.system.stat(&part.candidate) {
                 Ok(found) => found,
                 Err(Refusal::Errno(Errno::NOENT)) => continue,
                 // A candidate that cannot be probed may exist, so no lower layer is proven.
@@ -103,7 +104,7 @@ impl Resolve<'_> {
 
     /// Finds the layer whose file shows the same extents: an overlay passes FIEMAP through.
     fn by_extents(&self, real: &Path, parts: &[Part]) -> Option<usize> {
-        let probe = self.system.probe();
+        let probe = self.system;
         let own = probe.extents(real, EXTENTS).ok()?;
         // Bytes without a place on the drive yet are equal in all files of their length.
         let placed = |extent: &Extent| extent.flags & NO_ADDRESS == 0;
@@ -127,7 +128,7 @@ impl Resolve<'_> {
                 let table = self.mounts().ok()?;
                 mount::holding(table, &part.candidate)?.id
             };
-            if answer(&self.system.probe().sample(id)?) == answer(stat) {
+            if answer(&self.system.sample(id)?) == answer(stat) {
                 matching.push((index, id));
             }
         }

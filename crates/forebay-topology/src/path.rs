@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use super::answers::{Refusal, Stat, Trail};
 use super::map::{Layer, LayerKind, StorageMap};
-use super::probe::{Refusal, Stat, Trail};
-use super::resolve::{Below, device_text};
-use super::system::{System, shown};
+use super::resolve::Below;
+use super::system::System;
+use super::text::{device_text, shown};
 
 /// Bits of `stx_attributes` (`STATX_ATTR_…`), and the names of their facts.
 const ATTRIBUTES: [(u32, &str); 4] =
@@ -33,16 +34,16 @@ pub(super) fn find(system: &System, path: &Path) -> Found {
     } else {
         std::env::current_dir().unwrap_or_else(|_| "/".into()).join(path)
     };
-    let trail = system.probe().trail(&absolute);
+    let trail = system.trail(&absolute);
     let mut real = trail.as_ref().map_or_else(|_| absolute.clone(), |trail| trail.real.clone());
-    let mut stat = system.probe().stat(&absolute);
+    let mut stat = system.stat(&absolute);
     let exists = stat.is_ok();
     // Some links in `/proc` are resolved by the kernel without their text: they lead to an open
     // file or into another mount namespace.
     let is_magic = |trail: &Trail| trail.links.iter().any(|(at, _)| at.starts_with("/proc"));
     let mut is_elsewhere = false;
     if let (Ok(reported), true) = (&stat, trail.as_ref().is_ok_and(is_magic)) {
-        let there = system.probe().stat(&real);
+        let there = system.stat(&real);
         let same = |there: Stat| (there.device, there.inode) == (reported.device, reported.inode);
         if !there.is_ok_and(same) {
             is_elsewhere = true;
@@ -50,7 +51,7 @@ pub(super) fn find(system: &System, path: &Path) -> Found {
         }
     }
     if let (Err(Refusal::Errno(Errno::NOENT)), Ok(trail)) = (&stat, &trail) {
-        stat = system.probe().stat(&trail.there);
+        stat = system.stat(&trail.there);
     }
     Found { path: path.to_owned(), trail, real, is_elsewhere, exists, stat }
 }

@@ -6,16 +6,12 @@
 //! answers come from a record.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use forebay_base::lock::Lock;
 use forebay_base::timeout::within;
 
-use super::probe::{Answer, Refusal, Trail};
+use super::answers::{Answer, LOOK_MAX, Refusal, Trail};
 
-/// Timeout of a probe. A drive in standby answers within a few seconds, and most probes need no
-/// read from the drive.
-pub(super) const LOOK_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of unresponsive paths kept; further ones time out again.
 const SILENT_MAX: usize = 1024;
 
@@ -23,6 +19,12 @@ const SILENT_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     silent: Lock<Vec<(PathBuf, Option<Trail>)>>,
+}
+
+impl Clone for Patience {
+    fn clone(&self) -> Self {
+        Self { silent: Lock::new(self.silent.lock().clone()) }
+    }
 }
 
 impl Patience {
@@ -49,12 +51,6 @@ impl Patience {
         if silent.len() < SILENT_MAX {
             silent.push((path.to_owned(), None));
         }
-    }
-
-    /// Copies the unresponsive paths of an instance.
-    pub(super) fn inherit(&self, other: &Self) {
-        let known = other.silent.lock().clone();
-        self.silent.lock().extend(known);
     }
 
     /// Notes the link targets of an unresponsive path, as far as they are known.

@@ -8,7 +8,8 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 
 use super::numa::Node;
-use super::system::{Folder, System, clean, entry};
+use super::system::{Folder, System};
+use super::text::{clean, entry};
 
 /// A PCI function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +72,6 @@ pub struct Link {
 impl Link {
     /// A link of this width and speed; `None` if neither is known. The line code carries 8 of 10
     /// bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
-    #[must_use]
     pub fn new(width: Option<u32>, megatransfers_per_s: Option<u32>) -> Option<Self> {
         let bytes_per_second = width.zip(megatransfers_per_s).map(|(lanes, rate)| {
             let bits = u64::from(rate) * 1_000_000 * u64::from(lanes);
@@ -95,14 +95,12 @@ impl Link {
     }
 
     /// Whether it is narrower or slower than its maximum, `max`.
-    #[must_use]
     pub fn is_below(&self, max: &Self) -> bool {
         let below = |now: Option<u32>, max: Option<u32>| now.zip(max).is_some_and(|(n, m)| n < m);
         below(self.width, max.width) || below(self.megatransfers_per_s, max.megatransfers_per_s)
     }
 
     /// As text, with the maximum if that is more: `x4 at 16 GT/s`, `x2 of x4 at 8 of 16 GT/s`.
-    #[must_use]
     pub fn text(&self, max: Option<&Self>) -> String {
         let of = |now: Option<u32>, max: Option<u32>, shown: fn(u32) -> String| {
             let (now, more) = (now?, max.filter(|max| now < Some(*max)));
@@ -136,7 +134,6 @@ pub(super) fn above(folder: &Folder) -> Option<PciDevice> {
 /// The maximum payload of packets between a device and the processor, in bytes: the least that the
 /// device and the bridges above it are set to. `None` unless the process is root, which alone may
 /// read more than the first 64 bytes of a configuration space.
-#[must_use]
 pub fn payload(system: &System, pci: &PciDevice) -> Option<u32> {
     let addresses = pci.bridges.iter().map(|bridge| &bridge.address).chain([&pci.address]);
     let sizes = addresses.filter(|address| is_address(address)).filter_map(|address| {
@@ -212,13 +209,22 @@ pub(super) fn read(folder: &Folder) -> Option<PciDevice> {
     })
 }
 
+impl System {
+    /// The NUMA node of a PCI device; `None` if the kernel reports none.
+    pub fn numa_node_of(&self, pci_address: &str) -> Option<u32> {
+        let address = pci_address.to_ascii_lowercase();
+        let path = format!("sys/bus/pci/devices/{address}/numa_node");
+        // The file holds -1 if the node is unknown.
+        is_address(&address).then(|| self.text(path).ok()?.parse().ok())?
+    }
+}
+
 pub(super) fn hex(folder: &Folder, name: &str) -> Option<u32> {
     u32::from_str_radix(folder.text(name).ok()?.strip_prefix("0x")?, 16).ok()
 }
 
 /// Whether this is `DOMAIN:BUS:DEVICE.FUNCTION`. Domains of more than four digits belong to a drive
 /// controller that bundles drives (such as VMD).
-#[must_use]
 pub fn is_address(text: &str) -> bool {
     let digits = |text: &str, lens: std::ops::RangeInclusive<usize>| {
         lens.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())

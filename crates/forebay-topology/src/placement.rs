@@ -6,9 +6,11 @@
 
 use serde::Serialize;
 
+use super::answers::Extent;
+use super::cache::Resolver;
 use super::drive::DriveId;
 use super::map::{Layer, LayerKind, StorageMap};
-use super::probe::Extent;
+use super::volume::{Run, Spread};
 
 /// Maximum number of pieces per extent.
 const PIECES_MAX: usize = 64 << 10;
@@ -25,29 +27,6 @@ const PLACELESS: [(u32, &str); 6] = [
     (0x400, "it shares a block with others"),
 ];
 
-/// How a device maps addresses to the devices below it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Spread {
-    /// Unknown, or more than a move of addresses.
-    #[default]
-    Untold,
-    /// To the only child, shifted by this many bytes.
-    Shifted(u64),
-    /// A list of runs, mapped to offsets of children.
-    Runs(Vec<Run>),
-    /// Round-robin in pieces of this size, beginning at these offsets of these children.
-    Striped { piece: u64, starts: Vec<(usize, u64)> },
-}
-
-/// A run of a volume's bytes on a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) start: u64,
-    pub(super) len: u64,
-    pub(super) child: usize,
-    pub(super) offset: u64,
-}
-
 /// A run of a file's bytes on a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -62,7 +41,7 @@ pub struct Piece {
     pub len: u64,
 }
 
-impl super::Resolver {
+impl Resolver {
     /// The first `max` extents of a file, as addresses on its file system's device. Delayed
     /// allocations have no address.
     ///
@@ -70,7 +49,7 @@ impl super::Resolver {
     /// The reason why the file system does not report them.
     pub fn extents(&self, path: &std::path::Path, max: usize) -> Result<Vec<Extent>, String> {
         let absolute = std::path::absolute(path).map_err(|error| error.to_string())?;
-        let extents = self.system().probe().extents(&absolute, max.min(EXTENTS_MAX));
+        let extents = self.system().extents(&absolute, max.min(EXTENTS_MAX));
         extents.map_err(|refusal| refusal.to_string())
     }
 }

@@ -1,220 +1,40 @@
 //! Answers that only a kernel can give and no folder can hold: `statx`, the targets of links,
 //! `statfs`, FIEMAP, and the tables behind device nodes.
 //!
-//! A [`Kernel`] queries the running kernel, queries it and records, or answers from a record
+//! A [`System`] queries the running kernel, queries it and records, or answers from a record
 //! (`answers`).
 
-use std::ffi::OsString;
-use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_base::lock::Lock;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::answers::{self, Answers, Extents, FileSystemType, Granted, LoopFile, PATH, Table};
+use super::answers::{
+    Answer, Direct, Extent, Extents, FileSystemType, Granted, LoopFile, PATH, Refusal, Stat, Table,
+    Trail, UNKNOWN, UNWRITTEN,
+};
 use super::calls;
-use super::patience::{LOOK_MAX, Patience};
-use super::resolve::device_text;
-use super::stored;
+use super::links;
+use super::system::{Source, System};
+use super::text::device_text;
 
-/// Maximum number of links followed for a path, as in the kernel.
-const LINKS_MAX: usize = 40;
-
-/// An answer of the kernel, or the reason why it is missing.
-pub(super) type Answer<T> = Result<T, Refusal>;
-
-/// Why an answer of the kernel is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// The call failed.
-    Errno(Errno),
-    /// This was not recorded.
-    NotRecorded,
-    /// The call timed out: a server is down, or a program hangs.
-    Silent,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Errno(errno) => errno.fmt(f),
-            Self::NotRecorded => f.write_str("not recorded"),
-            Self::Silent => write!(f, "no answer within {} s", LOOK_MAX.as_secs()),
-        }
-    }
-}
-
-impl From<Refusal> for io::Error {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Errno(errno) => errno.into(),
-            Refusal::NotRecorded => Self::other(refusal.to_string()),
-            Refusal::Silent => Self::new(io::ErrorKind::TimedOut, refusal.to_string()),
-        }
-    }
-}
-
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Self {
-        Self::Errno(errno)
-    }
-}
-
-/// The `statx` result for a file, also in records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stat {
-    #[serde(rename = "dev", with = "answers::device")]
-    pub(super) device: u64,
-    #[serde(default, with = "answers::device")]
-    pub(super) rdev: u64,
-    #[serde(with = "answers::octal")]
-    pub(super) mode: u32,
-    #[serde(rename = "ino")]
-    pub(super) inode: u64,
-    #[serde(default)]
-    pub(super) size: u64,
-    #[serde(default, rename = "blksize")]
-    pub(super) block_size: u64,
-    /// The id of the mount it was reached through (Linux 5.8; before that from the descriptor).
-    #[serde(rename = "mnt_id")]
-    pub(super) mount: Option<u64>,
-    #[serde(flatten)]
-    pub(super) direct: Option<Direct>,
-    /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
-    #[serde(default, with = "answers::hex")]
-    pub(super) attributes: u32,
-}
-
-/// Required alignment for direct I/O (Linux 6.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Direct {
-    #[serde(rename = "dio_mem_align")]
-    pub(super) memory: u32,
-    #[serde(rename = "dio_offset_align")]
-    pub(super) offset: u32,
-}
-
-impl Stat {
-    pub(super) fn kind(&self) -> FileType {
-        FileType::from_raw_mode(self.mode)
-    }
-}
-
-/// The target of a path, with its links.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Trail {
-    /// The path without links; missing components stay as they were written.
-    #[serde(rename = "realpath")]
-    pub(super) real: PathBuf,
-    /// The links in the path: their paths and texts.
-    pub(super) links: Vec<(PathBuf, PathBuf)>,
-    /// The deepest component of `real` that exists.
-    pub(super) there: PathBuf,
-}
-
-/// A contiguous run of a file's bytes, as FIEMAP reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Extent {
-    /// Its offset in the file, in bytes.
-    pub logical: u64,
-    /// Its address on the file system's device; on btrfs a logical address.
-    pub physical: u64,
-    /// Its length in bytes.
-    pub len: u64,
-    /// The kernel's flags (`FIEMAP_EXTENT_…` in `linux/fiemap.h`).
-    #[serde(with = "answers::hex")]
-    pub flags: u32,
-}
-
-/// The kernel that a system belongs to.
-#[derive(Debug)]
-pub(super) struct Kernel {
-    source: Source,
-    /// The timeouts of file probes; `None` if the files are known to answer.
-    patience: Option<Patience>,
-}
-
-/// The source of answers.
-#[derive(Debug)]
-enum Source {
-    /// The kernel that this process runs on.
-    Live,
-    /// The same, with all answers recorded.
-    Recording(Lock<Answers>),
-    /// A record.
-    Replay(Answers),
-}
-
-impl Kernel {
-    /// A live kernel whose file probes time out.
-    pub(super) fn live() -> Self {
-        Self { source: Source::Live, patience: Some(Patience::default()) }
-    }
-
-    /// A live kernel, for files that are known to answer.
-    pub(super) fn of_open_files() -> Self {
-        Self { source: Source::Live, patience: None }
-    }
-
-    /// A live kernel whose answers are recorded. Paths that did not answer `known` are skipped.
-    pub(super) fn recording(known: &Self) -> Self {
-        let patience = Patience::default();
-        if let Some(known) = &known.patience {
-            patience.inherit(known);
-        }
-        Self { source: Source::Recording(Lock::default()), patience: Some(patience) }
-    }
-
-    pub(super) fn replay(answers: Answers) -> Self {
-        Self { source: Source::Replay(answers), patience: None }
-    }
-
-    /// Whether this is a live kernel, and nothing is recorded.
-    pub(super) fn is_live(&self) -> bool {
-        matches!(self.source, Source::Live)
-    }
-
-    pub(super) fn is_recording(&self) -> bool {
-        matches!(self.source, Source::Recording(_))
-    }
-
-    /// The lines of a record about `paths`.
-    pub(super) fn recorded(&self, paths: &[PathBuf]) -> String {
-        let Source::Recording(answers) = &self.source else { return String::new() };
-        answers.lock().lines(paths)
-    }
-
-    /// The paths that this kernel was recorded for.
-    pub(super) fn paths(&self) -> Vec<PathBuf> {
-        match &self.source {
-            Source::Replay(answers) => answers.paths(),
-            Source::Live | Source::Recording(_) => Vec::new(),
-        }
-    }
-
-    pub(super) fn patience(&self) -> Option<&Patience> {
-        self.patience.as_ref()
-    }
-
+impl System {
     /// Replays an answer, or queries the kernel for it and records it.
     fn ask<T: Serialize + DeserializeOwned>(
         &self,
         about: (&'static str, &Path),
         live: impl FnOnce() -> Answer<T>,
     ) -> Answer<T> {
-        match &self.source {
+        match self.source() {
             Source::Live => live(),
-            Source::Recording(answers) => {
+            Source::Recording(record) => {
                 let answer = live();
-                answers.lock().note(about, &answer);
+                record.lock().answers.note(about, &answer);
                 answer
             }
             Source::Replay(answers) => answers.get(about),
@@ -226,7 +46,7 @@ impl Kernel {
         path: &Path,
         look: impl FnOnce(&Path) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        let Some(patience) = &self.patience else { return look(path) };
+        let Some(patience) = self.patience() else { return look(path) };
         let own = path.to_owned();
         patience.look(path, move || look(&own))?
     }
@@ -238,25 +58,27 @@ impl Kernel {
 
     /// Follows an absolute path link by link, even if its end does not exist.
     pub(super) fn trail(&self, path: &Path) -> Answer<Trail> {
-        match &self.source {
+        match self.source() {
             Source::Replay(answers) => answers.trail(path),
             Source::Live => self.live_trail(path),
-            Source::Recording(answers) => {
+            Source::Recording(record) => {
                 let trail = self.live_trail(path)?;
-                answers.lock().note((PATH, path), &Ok(&trail));
+                record.lock().answers.note((PATH, path), &Ok(&trail));
                 Ok(trail)
             }
         }
     }
 
     fn live_trail(&self, path: &Path) -> Answer<Trail> {
-        let Some(patience) = &self.patience else { return trail("/".as_ref(), path, |_| ()) };
+        let Some(patience) = self.patience() else {
+            return links::trail("/".as_ref(), path, |_| ());
+        };
         let so_far = Arc::new(Lock::new(None));
         let (own, noted) = (path.to_owned(), Arc::clone(&so_far));
         let note = move |trail: &Trail| {
             *noted.lock() = Some(trail.clone());
         };
-        match patience.look(path, move || trail("/".as_ref(), &own, note)) {
+        match patience.look(path, move || links::trail("/".as_ref(), &own, note)) {
             Ok(answer) => answer,
             // The links found so far still identify the mount that does not answer.
             Err(silent) => {
@@ -277,7 +99,7 @@ impl Kernel {
 
     /// Opens a file or folder and closes it again; anything else is not opened. Not recorded.
     pub(super) fn opens(&self, path: &Path) -> Answer<()> {
-        match self.source {
+        match self.source() {
             Source::Replay(_) => Err(Refusal::NotRecorded),
             _ => self.look(path, opens),
         }
@@ -321,7 +143,7 @@ impl Kernel {
 
     /// A `stat` of any file on this mount, for a record, which cannot answer for every file.
     pub(super) fn sample(&self, mount: u64) -> Option<Stat> {
-        match &self.source {
+        match self.source() {
             Source::Replay(answers) => answers.sample(mount),
             Source::Live | Source::Recording(_) => None,
         }
@@ -369,7 +191,7 @@ fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {
         Err(Errno::OPNOTSUPP | Errno::NOTTY) => return Ok(data(fd.as_fd(), max)?),
         found => found?,
     };
-    if found.iter().all(|extent| extent.flags & stored::UNWRITTEN == 0) {
+    if found.iter().all(|extent| extent.flags & UNWRITTEN == 0) {
         return Ok(found);
     }
     // Their bytes may be in the page cache only. A file system without sync keeps its answer.
@@ -390,7 +212,7 @@ fn data(fd: BorrowedFd<'_>, max: usize) -> rustix::io::Result<Vec<Extent>> {
         if end <= logical {
             break;
         }
-        found.push(Extent { logical, physical: 0, len: end - logical, flags: stored::UNKNOWN });
+        found.push(Extent { logical, physical: 0, len: end - logical, flags: UNKNOWN });
     }
     Ok(found)
 }
@@ -458,80 +280,4 @@ fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
     let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
     let text = std::fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
-}
-
-/// Follows `path` as the kernel would, with the folder `root` as `/`, and collects its links. `..`
-/// stops at the root. Before a call, `note` receives the state so far, as if the rest held no
-/// links.
-pub(super) fn trail(root: &Path, path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
-    let mut rest: Vec<OsString> = reversed(path).collect();
-    let top = PathBuf::from("/");
-    let mut trail = Trail { real: top.clone(), links: Vec::new(), there: top };
-    let mut missing = false;
-    while let Some(name) = rest.pop() {
-        if name == ".." {
-            trail.real.pop();
-            if !missing {
-                trail.there.clone_from(&trail.real);
-            }
-            continue;
-        }
-        trail.real.push(&name);
-        if missing {
-            continue;
-        }
-        note(&Trail { real: joined(&trail.real, &rest), ..trail.clone() });
-        let at = root.join(trail.real.strip_prefix("/").unwrap_or(&trail.real));
-        match link(&at) {
-            Ok(target) => {
-                if trail.links.len() == LINKS_MAX {
-                    return Err(Errno::LOOP.into());
-                }
-                trail.links.push((trail.real.clone(), target.clone()));
-                if target.is_absolute() {
-                    trail.real = PathBuf::from("/");
-                } else {
-                    trail.real.pop();
-                }
-                trail.there.clone_from(&trail.real);
-                rest.extend(reversed(&target));
-            }
-            Err(Errno::INVAL) => trail.there.clone_from(&trail.real),
-            Err(Errno::NOENT) => missing = true,
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(trail)
-}
-
-/// The target of a link; [`Errno::INVAL`] if `path` is no link.
-pub(super) fn link(path: &Path) -> Result<PathBuf, Errno> {
-    let target = rustix::fs::readlinkat(CWD, path, Vec::new())?;
-    Ok(path_of(target.into_bytes()))
-}
-
-pub(super) fn path_of(bytes: Vec<u8>) -> PathBuf {
-    PathBuf::from(OsString::from_vec(bytes))
-}
-
-/// `path` followed by the components of `rest`, which are in reverse order.
-pub(super) fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
-    let mut joined = path.to_owned();
-    for name in rest.iter().rev() {
-        if name == ".." {
-            joined.pop();
-        } else {
-            joined.push(name);
-        }
-    }
-    joined
-}
-
-/// The components of a path, the last first.
-pub(super) fn reversed(path: &Path) -> impl Iterator<Item = OsString> {
-    path.components().rev().filter_map(|component| match component {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some("..".into()),
-        _ => None,
-    })
 }

@@ -19,8 +19,7 @@ use super::gpu;
 use super::memory;
 use super::nic;
 use super::pci;
-use super::probe::Kernel;
-use super::system::{Absent, System, Touched, read_file};
+use super::system::{Absent, Source, System, Touched, read_file};
 
 /// Maximum number of extents recorded per file.
 const EXTENTS_MAX: usize = 4096;
@@ -48,7 +47,7 @@ pub fn record_with(
     let absolute: io::Result<Vec<PathBuf>> = paths.iter().map(std::path::absolute).collect();
     let paths = absolute?;
     std::fs::create_dir(dir)?;
-    let system = System::made("/".into(), Kernel::recording(known.probe()));
+    let system = System::recording(known);
     let resolver = Resolver::new(system.clone());
     for path in &paths {
         let map = resolver.resolve(path);
@@ -57,7 +56,7 @@ pub fn record_with(
             let _ = nic::ports(&system, &map.root, drive);
         }
         // Extents are read only for the record, so that a replay can map files to drives.
-        let _ = system.probe().extents(&map.path, EXTENTS_MAX);
+        let _ = system.extents(&map.path, EXTENTS_MAX);
     }
     // These read their files for the record.
     let _ = memory::Channels::read(&system);
@@ -67,8 +66,9 @@ pub fn record_with(
     more(&system);
     let root = dir.join("root");
     std::fs::create_dir(&root)?;
-    write_touched(&root, &system.touched())?;
-    write_new(dir, Path::new(ANSWERS), system.probe().recorded(&paths).as_bytes())
+    let touched = system.note(std::mem::take).unwrap_or_default();
+    write_touched(&root, &touched)?;
+    write_new(dir, Path::new(ANSWERS), touched.answers.lines(&paths).as_bytes())
 }
 
 impl System {
@@ -83,13 +83,15 @@ impl System {
         }
         let bytes = read_record(&dir.join(ANSWERS), ANSWERS_LEN_MAX)?;
         let answers = Answers::parse(&String::from_utf8_lossy(&bytes));
-        Ok(Self::made(root, Kernel::replay(answers)))
+        Ok(Self::made(root, Source::Replay(answers), None))
     }
 
     /// The paths that this system was recorded for; empty for a live system.
-    #[must_use]
     pub fn recorded_paths(&self) -> Vec<PathBuf> {
-        self.probe().paths()
+        match self.source() {
+            Source::Replay(answers) => answers.paths(),
+            Source::Live | Source::Recording(_) => Vec::new(),
+        }
     }
 }
 

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::drive::{Drive, DriveId, DriveKind, Transport};
+use super::answers::{Refusal, Stat};
+use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::file_systems::{self, Ground};
-use super::map::{Layer, LayerKind, Layout, Queue, QueueId};
+use super::map::{Layer, LayerKind, Queue, QueueId};
 use super::mount::{self, Mount};
-use super::probe::{Refusal, Stat};
-use super::system::{Absent, Folder, System, clean, shown};
+use super::system::{Absent, Folder, System};
+use super::text::{clean, device_text, shown};
+use super::volume::{Layout, Span};
 
 /// Maximum depth of stacked devices.
 const DEPTH_MAX: usize = 32;
@@ -23,50 +25,6 @@ const DEPTH_MAX: usize = 32;
 const FILES_MAX: usize = 8;
 /// Maximum number of steps; 10,000 members of an array are 30,000.
 const LAYERS_MAX: usize = 64 << 10;
-
-/// The drives under a step, as indices into the list of all drives, and the volume they form.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Span {
-    pub(super) drives: Vec<usize>,
-    volume: Option<(String, Layout)>,
-    /// Whether the volume is a separate queue, whatever is below it.
-    own: bool,
-}
-
-impl Span {
-    fn one(drive: usize) -> Self {
-        Self { drives: vec![drive], volume: None, own: false }
-    }
-
-    /// Combines members: forms a volume named `key` if they span several drives.
-    pub(super) fn joined(members: Vec<Self>, key: impl FnOnce() -> String, layout: Layout) -> Self {
-        let all: BTreeSet<usize> = members.iter().flat_map(|span| &span.drives).copied().collect();
-        let all: Vec<usize> = all.into_iter().collect();
-        let own: BTreeSet<&str> = members.iter().filter_map(Self::own_key).collect();
-        if own.len() > 1 {
-            return Self { volume: Some((key(), layout)), drives: all, own: true };
-        }
-        // A volume on the same drives as a volume below it shares that queue.
-        let same = members.into_iter().find(|span| span.drives.len() == all.len());
-        match same {
-            Some(span) if all.len() <= 1 || span.volume.is_some() => span,
-            _ => {
-                let volume = (all.len() > 1).then(|| (key(), layout));
-                Self { volume, drives: all, own: false }
-            }
-        }
-    }
-
-    /// Makes this a separate queue named `key`. A loop device is a request queue with its own
-    /// limit and threads, and a file system may hold several loop devices.
-    pub(super) fn owned(self, key: String) -> Self {
-        Self { volume: Some((key, Layout::Single)), own: true, ..self }
-    }
-
-    fn own_key(&self) -> Option<&str> {
-        self.volume.as_ref().filter(|_| self.own).map(|(key, _)| key.as_str())
-    }
-}
 
 /// The storage under a file system, which all its files share, or under a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -239,7 +197,7 @@ impl<'a> Resolve<'a> {
     fn without_mount(&mut self, real: &Path, stat: Option<&Stat>, reason: &str) -> (Layer, Span) {
         let mut layer = Layer::new(LayerKind::Mount, "");
         layer.unknown("mount", reason);
-        let kind = self.system.probe().file_system(real).ok().map(crate::FileSystem);
+        let kind = self.system.file_system(real).ok().map(crate::FileSystem);
         let mut child = Layer::new(LayerKind::FileSystem, kind.map_or("unknown", |k| k.name()));
         let span = match (kind, stat) {
             (Some(kind), _) if kind.is_memory() => self.memory(&mut child),
@@ -303,7 +261,7 @@ impl<'a> Resolve<'a> {
     }
 
     fn lower_folder(&mut self, layer: &mut Layer, folder: &Path) -> Span {
-        let stat = self.system.probe().stat(folder).ok();
+        let stat = self.system.stat(folder).ok();
         let (child, span) = self.file(folder, stat.as_ref());
         layer.children.push(child);
         span
@@ -312,7 +270,7 @@ impl<'a> Resolve<'a> {
     pub(super) fn memory(&mut self, layer: &mut Layer) -> Span {
         let id = DriveId("memory".into());
         let mut drive = Drive::new(id, DriveKind::Memory, "memory");
-        drive.paths.push(super::network::path("memory", Transport::Memory));
+        drive.paths.push(DrivePath::plain("memory", Transport::Memory));
         let mut child = Layer::new(LayerKind::Memory, "memory");
         let span = self.found(&mut child, drive);
         layer.children.push(child);
@@ -420,9 +378,4 @@ impl<'a> Resolve<'a> {
         }
         spans
     }
-}
-
-/// A device number as `MAJOR:MINOR`.
-pub(super) fn device_text(number: u64) -> String {
-    format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
 }

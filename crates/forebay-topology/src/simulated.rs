@@ -8,7 +8,6 @@ const HOST: &str = "sim";
 
 /// The PCI place of the simulated GPU with this index. `bandwidth` is the rate of its link and
 /// `uplink` that of the shared link above, in bytes per second.
-#[must_use]
 pub fn simulated_gpu(index: u32, bandwidth: Option<u64>, uplink: Option<u64>) -> PciDevice {
     let link = |rate: Option<u64>| {
         rate.map(|rate| Link { bytes_per_second: Some(rate), ..Link::default() })

@@ -5,16 +5,9 @@ use std::path::Path;
 
 use rustix::fs::FileType;
 
-use super::Resolver;
-use super::probe::Extent;
+use super::answers::{ENCODED, ENCRYPTED, Extent, INLINE, UNWRITTEN};
+use super::cache::Resolver;
 
-/// Flags of `linux/fiemap.h`. btrfs sets `ENCODED` for compressed extents; encrypted ones have as
-/// many bytes on the drive as in the file.
-pub(super) const UNKNOWN: u32 = 0x2;
-const ENCODED: u32 = 0x8;
-const ENCRYPTED: u32 = 0x80;
-const INLINE: u32 = 0x200;
-pub(super) const UNWRITTEN: u32 = 0x800;
 /// Most extents that are requested: 8 GiB of a compressed file. The rest counts in proportion.
 const EXTENTS_MAX: usize = 64 << 10;
 
@@ -43,7 +36,7 @@ impl Resolver {
     /// The reason why the file system does not report it.
     pub fn stored(&self, path: &Path, range: Range<u64>) -> Result<Stored, String> {
         let path = std::path::absolute(path).map_err(|error| error.to_string())?;
-        let probe = self.system().probe();
+        let probe = self.system();
         let extents = probe.extents(&path, EXTENTS_MAX).map_err(|refusal| refusal.to_string())?;
         let file = probe.stat(&path).ok().filter(|stat| stat.kind() == FileType::RegularFile);
         let end = file.map_or(range.end, |file| range.end.min(file.size));

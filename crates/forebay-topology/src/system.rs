@@ -6,9 +6,8 @@
 //! aborts a resolve. `probe` answers everything that a folder cannot hold.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,8 +15,10 @@ use forebay_base::lock::Lock;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::answers::Answers;
-use super::probe::{self, Kernel, Refusal, joined, reversed};
+use super::answers::{Answers, Refusal};
+use super::links::{self, joined, reversed};
+use super::patience::Patience;
+use super::text::{clean, name_of};
 
 /// Maximum bytes read of a file of `/sys`: the kernel's are at most a page, which is up to 64
 /// KiB.
@@ -30,8 +31,6 @@ const TABLE_LEN_MAX: usize = 1 << 20;
 const OWN_TABLE_LEN_MAX: usize = 64 << 20;
 /// Maximum number of entries read from a folder.
 const ENTRIES_MAX: usize = 32 << 10;
-/// Maximum length of a text in a report.
-const TEXT_LEN_MAX: usize = 4 << 10;
 
 /// A system whose `/sys` and `/proc` are read.
 #[derive(Debug, Clone)]
@@ -42,17 +41,31 @@ pub struct System {
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    probe: Kernel,
-    touched: Option<Lock<Touched>>,
+    source: Source,
+    /// The timeouts of file probes; `None` if the files are known to answer.
+    patience: Option<Patience>,
+}
+
+/// The source of answers.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The kernel that this process runs on.
+    Live,
+    /// The same, with everything that is read.
+    Recording(Lock<Touched>),
+    /// A record.
+    Replay(Answers),
 }
 
 /// Everything read of a system, by its path below the root.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(super) struct Touched {
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     /// Files and folders that exist.
     pub(super) names: BTreeSet<PathBuf>,
+    /// The kernel's answers.
+    pub(super) answers: Answers,
 }
 
 /// Why a file of the system could not be read.
@@ -126,32 +139,36 @@ impl Default for System {
 impl System {
     /// The machine that this process runs on. A file that does not answer, such as one on a dead
     /// server, times out after a few seconds and is skipped from then on.
-    #[must_use]
     pub fn live() -> Self {
-        Self::made("/".into(), Kernel::live())
+        Self::made("/".into(), Source::Live, Some(Patience::default()))
     }
 
     /// This machine, without timeouts: for files that are open and thus have answered already.
     pub fn of_open_files() -> Self {
-        Self::made("/".into(), Kernel::of_open_files())
+        Self::made("/".into(), Source::Live, None)
     }
 
     /// A system whose `/sys` is in `root`, with no kernel answers.
-    #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self::made(root.into(), Kernel::replay(Answers::default()))
+        Self::made(root.into(), Source::Replay(Answers::default()), None)
+    }
+
+    /// This machine, with everything that is read recorded. Paths that did not answer `known` are
+    /// skipped.
+    pub(super) fn recording(known: &Self) -> Self {
+        let patience = known.patience().cloned().unwrap_or_default();
+        Self::made("/".into(), Source::Recording(Lock::default()), Some(patience))
     }
 
     /// A system whose `/sys` and `/proc` are folders in `root`.
-    pub(super) fn made(root: PathBuf, probe: Kernel) -> Self {
-        let touched = probe.is_recording().then(Lock::default);
-        Self { inner: Arc::new(Inner { root, probe, touched }) }
+    pub(super) fn made(root: PathBuf, source: Source, patience: Option<Patience>) -> Self {
+        Self { inner: Arc::new(Inner { root, source, patience }) }
     }
 
     /// Whether this is the running machine, so that the kernel may resolve paths, and nothing is
     /// recorded.
     pub fn is_live(&self) -> bool {
-        self.inner.probe.is_live()
+        matches!(self.inner.source, Source::Live)
     }
 
     /// The folder that stands for `/`.
@@ -159,17 +176,17 @@ impl System {
         &self.inner.root
     }
 
-    pub(super) fn probe(&self) -> &Kernel {
-        &self.inner.probe
+    pub(super) fn source(&self) -> &Source {
+        &self.inner.source
     }
 
-    /// Everything read so far; empty unless recording.
-    pub(super) fn touched(&self) -> Touched {
-        self.note(|touched| touched.clone()).unwrap_or_default()
+    pub(super) fn patience(&self) -> Option<&Patience> {
+        self.inner.patience.as_ref()
     }
 
+    /// Adds to the record, if there is any.
     pub(super) fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
-        let touched = self.inner.touched.as_ref()?;
+        let Source::Recording(touched) = &self.inner.source else { return None };
         Some(action(&mut touched.lock()))
     }
 
@@ -184,7 +201,7 @@ impl System {
         if self.is_live() {
             return self.real_at_end(path);
         }
-        let trail = probe::trail(&self.inner.root, path, |_| ())?;
+        let trail = links::trail(&self.inner.root, path, |_| ())?;
         let below = |path: &Path| path.strip_prefix("/").unwrap_or(path).to_owned();
         for (at, target) in trail.links {
             self.note(|touched| touched.links.insert(below(&at), target));
@@ -194,7 +211,7 @@ impl System {
 
     /// Resolves `path` by a single call if only its last component is a link, as on a live `/sys`.
     fn real_at_end(&self, path: &Path) -> Result<PathBuf, Absent> {
-        let target = match probe::link(&self.inner.root.join(path)) {
+        let target = match links::link(&self.inner.root.join(path)) {
             Err(Errno::INVAL) => return Ok(path.to_owned()),
             target => target?,
         };
@@ -208,7 +225,7 @@ impl System {
         let (parent, name) = (path.parent()?, path.file_name()?);
         let plain = self.is_live();
         let path = if plain { path.to_owned() } else { self.real(parent).ok()?.join(name) };
-        let target = probe::link(&self.inner.root.join(&path)).ok()?;
+        let target = links::link(&self.inner.root.join(&path)).ok()?;
         let last = name_of(target.file_name()?);
         self.note(|touched| touched.links.insert(path, target));
         last
@@ -394,42 +411,6 @@ pub(super) fn read_with(
             bytes.resize(max.min(bytes.len() * 4), 0);
         }
     }
-}
-
-/// What follows `name` in the first line of `table` that begins with it.
-pub fn entry<'a>(table: &'a str, name: &str) -> Option<&'a str> {
-    Some(table.lines().find_map(|line| line.strip_prefix(name))?.trim())
-}
-
-/// Whether `text` is a decimal number.
-pub fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// `name` as text that is safe in reports and paths; `None` if it is not.
-pub(super) fn name_of(name: &OsStr) -> Option<String> {
-    let text = std::str::from_utf8(name.as_bytes()).ok()?;
-    (!text.is_empty() && text.len() <= 255 && !text.contains(moves_cursor)).then(|| text.to_owned())
-}
-
-/// `text` made safe for a report: no control characters, and bounded in length.
-pub fn clean(text: &str) -> String {
-    let mut end = text.len().min(TEXT_LEN_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].replace(moves_cursor, "\u{fffd}")
-}
-
-/// A path as text that is safe for a report.
-pub fn shown(path: &Path) -> String {
-    clean(&String::from_utf8_lossy(path.as_os_str().as_bytes()))
-}
-
-/// Whether a character acts on a terminal: controls, line separators, Unicode's `Bidi_Control`.
-pub fn moves_cursor(c: char) -> bool {
-    c.is_control()
-        || matches!(u32::from(c), 0x61c | 0x200e | 0x200f | 0x2028..=0x202e | 0x2066..=0x2069)
 }
 
 #[cfg(test)]
