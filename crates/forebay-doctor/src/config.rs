@@ -1,110 +1,24 @@
 //! Checks of cuFile's settings: the file in use, whether it is readable, and its keys for this
 //! path.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use forebay_topology::{Absent, System};
+use forebay_topology::Absent;
 use serde_json::Value;
 
-use super::facts::Facts;
-use super::jsonc;
-use super::report::{BOTH, Check, P2PDMA, Topic};
-
-const FILE: Topic = Topic {
-    name: "cufile_json",
-    why: "cuFile takes its settings from this file, and its defaults without one",
+use super::facts::{
+    ALLOWED, Config, FORCED, Facts, GLOBAL, LEN_MAX, NAMED_BY, Setting, Unread, at,
 };
-const KEYS: Topic = Topic {
-    name: "cufile_p2pdma",
-    why: "cuFile uses P2PDMA only where both its global key and that of the kind of storage say so",
-};
-const LISTS: Topic = Topic {
-    name: "cufile_denylist",
-    why: "files on these lists are copied through host memory, whatever else is right",
-};
-const COMPAT: Topic = Topic {
-    name: "cufile_compat",
-    why: "in its compat mode cuFile copies through host memory without a message",
-};
-const VARIABLES: Topic = Topic {
-    name: "cufile_environment",
-    why: "variables go before the file, in this process and those that it starts",
-};
-
-const SYSTEM_FILE: &str = "/etc/cufile.json";
-const NAMED_BY: &str = "CUFILE_ENV_PATH_JSON";
-/// Maximum length; NVIDIA's own file is about 10 KiB long.
-const LEN_MAX: usize = 64 << 10;
-/// Names of the text settings that checks use; a record masks all other texts.
-const KEPT: [&str; 4] = ["drivers", "devices", "mounts", "filesystems"];
-/// A setting of the whole library: its name, and the environment variable that overrides it.
-type Setting = (&'static str, &'static str);
-
-const GLOBAL: Setting = ("properties.use_pci_p2pdma", "CUFILE_USE_PCIP2PDMA");
-const ALLOWED: Setting = ("properties.allow_compat_mode", "CUFILE_ALLOW_COMPAT_MODE");
-const FORCED: Setting = ("properties.force_compat_mode", "CUFILE_FORCE_COMPAT_MODE");
-
-/// cuFile's settings, and the environment variables that override them.
-#[derive(Debug)]
-pub(super) struct Config {
-    path: String,
-    is_named: bool,
-    settings: Result<Value, Unread>,
-    twice: Vec<String>,
-    variables: BTreeMap<String, String>,
-}
-
-#[derive(Debug)]
-enum Unread {
-    Missing,
-    Unreadable(Absent),
-    Damaged(jsonc::Damage),
-    TooLong,
-}
+use super::report::{BOTH, Check, P2PDMA};
+use super::topics::*;
 
 impl Config {
-    pub(super) fn read(system: &System) -> Self {
-        let variables = system.environment(|name| name.starts_with("CUFILE_"));
-        let named = variables.get(NAMED_BY).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let path = named.clone().unwrap_or_else(|| SYSTEM_FILE.into());
-        let mut twice = Vec::new();
-        let settings = read(system, &path).map(|(value, names)| {
-            twice = names;
-            value
-        });
-        let path = path.display().to_string();
-        Self { path, is_named: named.is_some(), settings, twice, variables }
-    }
-
-    fn flag(&self, name: &str) -> Option<bool> {
-        at(self.settings.as_ref().ok()?, name)?.as_bool()
-    }
-
-    /// The value of a variable; `None` if it is neither `true` nor `false`.
-    fn variable(&self, (_, variable): Setting) -> Option<bool> {
-        self.variables.get(variable)?.to_ascii_lowercase().parse().ok()
-    }
-
-    /// The effective value, and its source.
-    fn ruling(&self, setting: Setting) -> (Option<bool>, String) {
-        match self.variable(setting) {
-            Some(value) => (Some(value), format!("`{}`", setting.1)),
-            None => (self.flag(setting.0), format!("`{}`", setting.0)),
-        }
-    }
-
     /// The step that changes a setting to `value`.
     fn step(&self, setting: Setting, value: bool) -> String {
         match self.variable(setting) {
             Some(_) => format!("leave `{}` out, or set it to {value}", setting.1),
             None => format!("set `{}` to {value} in {}", setting.0, self.path),
         }
-    }
-
-    /// Whether P2PDMA is enabled.
-    pub(super) fn wants_p2pdma(&self) -> bool {
-        self.ruling(GLOBAL).0 == Some(true)
     }
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
@@ -122,7 +36,7 @@ impl Config {
             .collect();
         if !others.is_empty() {
             checks.push(
-                VARIABLES
+                CUFILE_ENVIRONMENT
                     .warning(others.join(", "))
                     .step("leave them out (`env -u NAME`) where the file is to rule"),
             );
@@ -134,28 +48,28 @@ impl Config {
         let path = &self.path;
         let by = if self.is_named { format!(" (`{NAMED_BY}`)") } else { String::new() };
         match &self.settings {
-            Ok(_) if !self.twice.is_empty() => FILE
+            Ok(_) if !self.twice.is_empty() => CUFILE_JSON
                 .warning(format!("{path}{by}: `{}` stands twice in it", self.twice.join("`, `")))
                 .step("leave one of them: it is unknown which one counts"),
-            Ok(settings) if at(settings, "fs.block").is_some() => FILE
+            Ok(settings) if at(settings, "fs.block").is_some() => CUFILE_JSON
                 .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
                 .step("move `block` out of `fs`, next to `properties`: cuFile ignores it there")
                 .broken_if(true),
             Ok(settings) => match self.no_flags(settings) {
-                names if names.is_empty() => FILE.ok(format!("{path}{by}")),
-                names => FILE
+                names if names.is_empty() => CUFILE_JSON.ok(format!("{path}{by}")),
+                names => CUFILE_JSON
                     .warning(format!("{path}{by}: neither `true` nor `false`: {names}"))
                     .step("write `true` or `false` there, without quotes"),
             },
-            Err(Unread::Missing) if self.is_named => FILE
+            Err(Unread::Missing) if self.is_named => CUFILE_JSON
                 .problem(format!("{path}{by}: no such file"), BOTH)
                 .step(format!("make the file, or leave out the variable (`env -u {NAMED_BY}`)"))
                 .needs(format!("the file that `{NAMED_BY}` names"))
                 .broken_if(true),
-            Err(Unread::Missing) => FILE.warning(format!("there is no {path}")).step(
+            Err(Unread::Missing) => CUFILE_JSON.warning(format!("there is no {path}")).step(
                 "install cuFile's settings (`gds-tools`), or copy /usr/local/cuda/gds/cufile.json",
             ),
-            Err(Unread::Unreadable(reason)) => FILE
+            Err(Unread::Unreadable(reason)) => CUFILE_JSON
                 .problem(format!("{path}{by}: {reason}"), BOTH)
                 .step(match reason {
                     Absent::Denied => format!("`chmod a+r {path}`"),
@@ -166,12 +80,13 @@ impl Config {
                 .broken_if(true),
             Err(Unread::Damaged(damage)) => {
                 let seen = format!("{path}{by}, line {}: {}", damage.line, damage.what);
-                FILE.problem(seen, BOTH)
+                CUFILE_JSON
+                    .problem(seen, BOTH)
                     .step("correct the file; /usr/local/cuda/gds/cufile.json is the vendor's own")
                     .needs("settings of cuFile that are not damaged")
                     .broken_if(true)
             }
-            Err(Unread::TooLong) => FILE
+            Err(Unread::TooLong) => CUFILE_JSON
                 .unknown(format!("{path}{by} is longer than {} KiB", LEN_MAX >> 10))
                 .step("take out what is not set: the vendor's own file has some 10 KiB"),
         }
@@ -189,7 +104,7 @@ impl Config {
         let (global, who) = self.ruling(GLOBAL);
         if let Err(Unread::Unreadable(_) | Unread::Damaged(_) | Unread::TooLong) = &self.settings {
             let seen = format!("{} cannot be read", self.path);
-            return KEYS.unknown(seen).step("put the file right first (`cufile_json`)");
+            return CUFILE_P2PDMA.unknown(seen).step("put the file right first (`cufile_json`)");
         }
         let key = facts.storage.key().map(|(section, key)| format!("{section}.{key}"));
         let names = key.as_ref().map(|key| format!("{key}.use_pci_p2pdma"));
@@ -200,7 +115,7 @@ impl Config {
             let own = names.filter(|_| own == Some(true));
             let is_half = own.is_some();
             let own = own.map_or_else(String::new, |names| format!(", though `{names}` is true"));
-            return KEYS
+            return CUFILE_P2PDMA
                 .problem(format!("{who} {seen}{own}"), P2PDMA)
                 .step(self.step(GLOBAL, true))
                 .needs("`use_pci_p2pdma` in cuFile's settings")
@@ -209,15 +124,18 @@ impl Config {
         // Versions before 1.16 have no such key.
         let is_old = facts.library_version().is_some_and(|version| version < (1, 16));
         match (names, own) {
-            (Some(names), Some(true)) => KEYS.ok(format!("both keys are true, `{names}` too")),
+            (Some(names), Some(true)) => {
+                CUFILE_P2PDMA.ok(format!("both keys are true, `{names}` too"))
+            }
             (Some(names), own) if own.is_some() || !is_old => {
                 let seen = if own.is_some() { "is false" } else { "is not set" };
-                KEYS.problem(format!("`{names}` {seen}, the global key is true"), P2PDMA)
+                CUFILE_P2PDMA
+                    .problem(format!("`{names}` {seen}, the global key is true"), P2PDMA)
                     .step(format!("set `{names}` to true in {}", self.path))
                     .needs(format!("`{names}` in cuFile's settings"))
                     .broken_if(true)
             }
-            _ => KEYS.ok(format!("{who} is true")),
+            _ => CUFILE_P2PDMA.ok(format!("{who} is true")),
         }
     }
 
@@ -242,10 +160,10 @@ impl Config {
         }));
         found.extend(list("drivers").into_iter().filter(|name| Some(*name) == storage.module()));
         if found.is_empty() {
-            return vec![LISTS.ok("nothing of this path is on one")];
+            return vec![CUFILE_DENYLIST.ok("nothing of this path is on one")];
         }
         let names = format!("`{}`", found.join("`, `"));
-        let check = LISTS.problem(format!("{names} is on a list of `denylist`"), BOTH);
+        let check = CUFILE_DENYLIST.problem(format!("{names} is on a list of `denylist`"), BOTH);
         vec![
             check
                 .step(format!("take {names} from `denylist` in {}", self.path))
@@ -259,43 +177,19 @@ impl Config {
             return None; // unreadable settings prove nothing
         }
         Some(match (allowed, forced) {
-            (Some(false), Some(true)) => COMPAT
+            (Some(false), Some(true)) => CUFILE_COMPAT
                 .problem(format!("{forces} is true and {allows} is false"), BOTH)
                 .step(format!("leave one of them: {}", self.step(FORCED, false)))
                 .needs("settings of cuFile that do not contradict each other")
                 .broken_if(true),
-            (_, Some(true)) => COMPAT
+            (_, Some(true)) => CUFILE_COMPAT
                 .problem(format!("{forces} is true"), BOTH)
                 .step(self.step(FORCED, false))
                 .needs("cuFile's `force_compat_mode` off"),
             (Some(false), _) => {
-                COMPAT.ok(format!("not allowed ({allows}): what cannot go directly fails"))
+                CUFILE_COMPAT.ok(format!("not allowed ({allows}): what cannot go directly fails"))
             }
-            _ => COMPAT.ok("allowed, as it is by default"),
+            _ => CUFILE_COMPAT.ok("allowed, as it is by default"),
         })
     }
-}
-
-/// The value of this name; dots divide it into names of objects.
-fn at<'a>(settings: &'a Value, name: &str) -> Option<&'a Value> {
-    name.split('.').try_fold(settings, |value, name| value.get(name))
-}
-
-fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {
-    // A relative name refers to the process's working folder.
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mask = |bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes);
-        let kept = jsonc::masked(&text, |name| KEPT.contains(&name));
-        // Keeps an oversized file oversized, so that a record gives the same result.
-        if bytes.len() > LEN_MAX { vec![b' '; LEN_MAX + 1] } else { kept.into_bytes() }
-    };
-    let bytes = system.masked(&absolute, LEN_MAX + 1, mask).map_err(|absent| match absent {
-        forebay_topology::Absent::Missing => Unread::Missing,
-        other => Unread::Unreadable(other),
-    })?;
-    if bytes.len() > LEN_MAX {
-        return Err(Unread::TooLong);
-    }
-    jsonc::parse(&String::from_utf8_lossy(&bytes)).map_err(Unread::Damaged)
 }

@@ -1,31 +1,19 @@
 //! Checks of cuFile itself, from the report of the probe child.
 
 use super::facts::Facts;
-use super::report::{BOTH, Check, DirectPath, NVIDIA_FS, P2PDMA, Topic};
-use forebay_cufile::{Answer, End, Seen};
-
-const LIBRARY: Topic =
-    Topic { name: "cufile_library", why: "cuFile is the library that moves bytes directly" };
-const SERVED: Topic = Topic {
-    name: "cufile_storage",
-    why: "what cuFile's driver says that it serves is the nearest to proof before bytes move",
-};
+use super::report::{BOTH, Check, DirectPath, NVIDIA_FS, P2PDMA};
+use super::topics::*;
+use forebay_cufile::{End, Seen};
 
 const PROBE: &str = "`forebay probe` shows what it says";
 
-/// Parses `1.19` into `(1, 19)`.
-pub(super) fn version(seen: &Seen) -> Option<(u32, u32)> {
-    let (major, minor) = seen.version.as_deref()?.split_once('.')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-pub(super) fn checks(answer: Option<&Answer>, facts: &Facts) -> Vec<Check> {
-    let Some((seen, end)) = answer else {
+pub(super) fn checks(facts: &Facts) -> Vec<Check> {
+    let Some((seen, end)) = &facts.cufile else {
         if facts.gpu.is_err() {
-            let check = LIBRARY.unknown("not queried, since it needs a GPU");
+            let check = CUFILE_LIBRARY.unknown("not queried, since it needs a GPU");
             return vec![check.step("look for the GPU first (`gpu_class`)")];
         }
-        return vec![LIBRARY.unknown("not queried").step(PROBE)];
+        return vec![CUFILE_LIBRARY.unknown("not queried").step(PROBE)];
     };
     let mut checks = vec![library(seen, end, facts)];
     checks.extend(served(seen, facts));
@@ -54,27 +42,29 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
         let bare = reason.split(": install").next().unwrap_or(reason);
         let seen = if is_missing { bare.to_owned() } else { format!("{named}: {reason}") };
         let needs = if is_missing { "cuFile" } else { needs };
-        return LIBRARY.problem(seen, BOTH).step(step).needs(needs);
+        return CUFILE_LIBRARY.problem(seen, BOTH).step(step).needs(needs);
     }
     match end {
-        End::Exited(0) if seen.opened => LIBRARY.ok(format!("{named}; its driver opens")),
+        End::Exited(0) if seen.opened => CUFILE_LIBRARY.ok(format!("{named}; its driver opens")),
         // Problems after the open are from the library's own shutdown.
-        _ if seen.opened => LIBRARY.ok(format!("{named}; its driver opens, its end does not come")),
-        End::TimedOut(limit) => LIBRARY
+        _ if seen.opened => {
+            CUFILE_LIBRARY.ok(format!("{named}; its driver opens, its end does not come"))
+        }
+        End::TimedOut(limit) => CUFILE_LIBRARY
             .problem(format!("{named}: its driver did not open in {} s", limit.as_secs()), BOTH)
             .step("use cuFile 1.15, or make /proc/modules readable: later ones spin without it")
             .needs(needs)
             .broken_if(is_wanted),
-        End::Killed(signal) => LIBRARY
+        End::Killed(signal) => CUFILE_LIBRARY
             .problem(format!("{named}: signal {signal} ended the helper"), BOTH)
             .step("install another version of cuFile")
             .needs(needs)
             .broken_if(is_wanted),
         End::NotRun(reason) => {
-            LIBRARY.unknown(format!("the helper cannot be run: {reason}")).step(PROBE)
+            CUFILE_LIBRARY.unknown(format!("the helper cannot be run: {reason}")).step(PROBE)
         }
         End::Exited(code) => {
-            LIBRARY.unknown(format!("{named}: the helper ended with {code}")).step(PROBE)
+            CUFILE_LIBRARY.unknown(format!("{named}: the helper ended with {code}")).step(PROBE)
         }
     }
 }
@@ -91,7 +81,7 @@ fn served(seen: &Seen, facts: &Facts) -> Option<Check> {
         None => return None,
     };
     let Some((_, ways)) = seen.storage.iter().find(|(name, _)| name == wanted) else {
-        let check = SERVED
+        let check = CUFILE_STORAGE
             .problem(format!("its driver serves no `{wanted}` here"), BOTH)
             .step("put the other problems right: the driver looks anew as it opens");
         return Some(check.needs(format!("a cuFile that serves `{wanted}`")));
@@ -109,5 +99,5 @@ fn served(seen: &Seen, facts: &Facts) -> Option<Check> {
         }
     };
     let seen = if list.is_empty() { wanted.into() } else { format!("{wanted}: {list}") };
-    Some(SERVED.ok(seen).closing(&closed))
+    Some(CUFILE_STORAGE.ok(seen).closing(&closed))
 }

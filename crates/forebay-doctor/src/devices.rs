@@ -1,50 +1,16 @@
 //! Checks whether this process may open the GPU devices in `/dev`. They are not opened, because
 //! that may start a GPU.
 
-use std::path::PathBuf;
+use forebay_topology::Absent;
 
-use forebay_topology::{Absent, System, is_number};
+use super::facts::{Devices, FIRST, Facts, GpuWish, MEMORY, is_gpu};
+use super::report::{BOTH, Check, NVIDIA_FS};
+use super::topics::*;
 
-use super::GpuWish;
-use super::facts::Facts;
-use super::report::{BOTH, Check, NVIDIA_FS, Topic};
-
-const DEVICES: Topic = Topic {
-    name: "gpu_devices",
-    why: "a process reaches a GPU by these devices, if its user and its control group may",
-};
-
-/// The device that every CUDA process opens first.
-const FIRST: &str = "nvidiactl";
-const MEMORY: &str = "nvidia-uvm";
-/// Maximum number of devices checked: 64 GPUs, and nvidia-fs for all of them.
-const DEVICES_MAX: usize = 160;
 /// Maximum number of device names, and of entries of the control group's list, that are shown.
 const SHOWN_MAX: usize = 4;
 
-/// The facts about the devices.
-#[derive(Debug)]
-pub(super) struct Devices {
-    /// Their names, and whether they may be opened; empty if unknown.
-    answers: Vec<(String, Result<(), Absent>)>,
-    /// The device list of a version 1 control group, and its file.
-    listed: Option<(PathBuf, Vec<String>)>,
-}
-
 impl Devices {
-    pub(super) fn read(system: &System) -> Self {
-        let mut names = system.names("dev", is_device).unwrap_or_default();
-        names.truncate(DEVICES_MAX);
-        if !names.iter().any(|name| name == FIRST) {
-            names.push(FIRST.to_owned());
-        }
-        let answers = names.into_iter().filter_map(|name| {
-            let answer = system.may_open(&format!("/dev/{name}"))?;
-            Some((name, answer))
-        });
-        Self { answers: answers.collect(), listed: system.listed_devices() }
-    }
-
     pub(super) fn check(&self, facts: &Facts) -> Option<Check> {
         if self.answers.is_empty() || !facts.driver.is_there() {
             return None;
@@ -56,7 +22,7 @@ impl Devices {
                 false => "`nvidia-modprobe -u -c 0` makes them, or `nvidia-smi` as root",
             };
             return Some(
-                DEVICES
+                GPU_DEVICES
                     .problem(format!("the driver is loaded, and there is no /dev/{FIRST}"), BOTH)
                     .step(step)
                     .needs("the GPU's devices in /dev")
@@ -74,19 +40,15 @@ impl Devices {
         let all = closed(&|name| name == FIRST || name == MEMORY || (open == 0 && is_gpu(name)));
         if !all.is_empty() {
             let refused = self.refused(&all, is_contained);
-            return Some(DEVICES.problem(refused.0, BOTH).step(refused.1).needs(NEED));
+            return Some(GPU_DEVICES.problem(refused.0, BOTH).step(refused.1).needs(NEED));
         }
         let lending = closed(&|name| name.starts_with("nvidia-fs"));
         if !lending.is_empty() && facts.driver.nvidia_fs.is_some() {
             let refused = self.refused(&lending, is_contained);
-            return Some(DEVICES.problem(refused.0, NVIDIA_FS).step(refused.1).needs(NEED));
+            return Some(GPU_DEVICES.problem(refused.0, NVIDIA_FS).step(refused.1).needs(NEED));
         }
         let count = of_gpus().count();
-        Some(DEVICES.ok(format!("/dev/{FIRST} and {open} of {count} GPUs may be opened")))
-    }
-
-    fn answer(&self, name: &str) -> Option<Result<(), Absent>> {
-        self.answers.iter().find(|(known, _)| known == name).map(|(_, answer)| *answer)
+        Some(GPU_DEVICES.ok(format!("/dev/{FIRST} and {open} of {count} GPUs may be opened")))
     }
 
     /// The finding and the next step for devices that may not be opened.
@@ -135,27 +97,3 @@ impl Devices {
 type Words = (String, String);
 
 const NEED: &str = "devices of the GPU that this process may open";
-
-fn is_gpu(name: &str) -> bool {
-    name.strip_prefix("nvidia").is_some_and(is_number)
-}
-
-fn is_device(name: &str) -> bool {
-    let lends = name.strip_prefix("nvidia-fs").is_some_and(is_number);
-    name == FIRST || name == MEMORY || lends || is_gpu(name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_distinguished_by_their_names() {
-        for name in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia-fs15"] {
-            assert!(is_device(name), "{name}");
-        }
-        for name in ["nvidia", "nvidia-caps", "nvidia-modeset", "nvidia-fs", "null", "nvidia0x"] {
-            assert!(!is_device(name), "{name}");
-        }
-    }
-}

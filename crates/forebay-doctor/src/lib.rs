@@ -5,7 +5,7 @@
 //! path back. Nothing is written, no device is opened and no library is loaded;
 //! cuFile is probed beforehand in a separate process ([`forebay_cufile::probe_cufile`]).
 //!
-//! `facts` holds everything that was read, and the checks use nothing else. The groups of checks
+//! `facts` reads, and the checks use nothing but what it read; `topics` lists them. Their groups
 //! are `storage` and `volumes`, `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and
 //! `cufile`, `process` and `devices`. Comments next to the steps name their sources.
 
@@ -22,13 +22,14 @@ mod peers;
 mod process;
 mod report;
 mod storage;
+mod topics;
 mod volumes;
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-pub use driver::gpu_model;
+pub use facts::{GpuWish, Wish, gpu_model};
 pub use forebay_cufile::Answer;
 pub use report::{Check, DirectPath, Gpu, Outlook, Report, State};
 
@@ -40,35 +41,25 @@ use forebay_topology::{System, read_record, record_with};
 const CUFILE_FILE: &str = "expected/cufile.txt";
 const ANSWER_MAX: usize = 64 << 10;
 
-/// The path and the GPU to examine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
-    /// A file, a folder or a block device; it need not exist.
-    pub path: PathBuf,
-    /// The GPU.
-    pub gpu: GpuWish,
-}
-
-/// The GPU that a diagnosis is about.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum GpuWish {
-    /// The first GPU on PCI.
-    #[default]
-    First,
-    /// The GPU with this index, in the order of PCI addresses.
-    Index(usize),
-    /// The GPU at this PCI address, named by the user.
-    At(String),
-    /// No GPU, for this reason.
-    None(String),
-}
-
 /// Diagnoses the path from a file to a GPU of `system`; `cufile` is cuFile's answer there.
-#[must_use]
 pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     let facts = Facts::read(system, wish, cufile);
     let path = forebay_topology::clean(&wish.path.to_string_lossy());
-    Report::new(path, facts.shown_gpu(), facts.checks())
+    Report::new(path, facts.shown_gpu(), checks(&facts))
+}
+
+/// All checks, those first that are hardest to change.
+fn checks(facts: &Facts) -> Vec<Check> {
+    let mut checks = facts.storage.checks(facts);
+    checks.extend(facts.network.checks(facts));
+    checks.extend(facts.driver.checks(facts));
+    checks.extend(facts.devices.check(facts));
+    checks.extend(facts.kernel.checks(facts));
+    checks.extend(facts.pcie.checks(facts));
+    checks.extend(facts.config.checks(facts));
+    checks.extend(cufile::checks(facts));
+    checks.extend(facts.process.checks(facts));
+    checks
 }
 
 /// Writes everything that [`examine`] reads of this machine, for all `wishes`, into the new
@@ -109,33 +100,18 @@ pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
 
 #[cfg(test)]
 mod tests {
-    const PAGE: &str = include_str!("../../../docs/doctor.md");
-    const SOURCES: [&str; 11] = [
-        include_str!("config.rs"),
-        include_str!("cufile.rs"),
-        include_str!("devices.rs"),
-        include_str!("driver.rs"),
-        include_str!("kernel.rs"),
-        include_str!("network.rs"),
-        include_str!("peers.rs"),
-        include_str!("pcie.rs"),
-        include_str!("process.rs"),
-        include_str!("storage.rs"),
-        include_str!("volumes.rs"),
-    ];
+    use super::topics::ALL;
 
     #[test]
     fn the_page_lists_every_check() {
-        let mut names: Vec<&str> = Vec::new();
-        for source in SOURCES {
-            let topics = source.split(" Topic {").skip(1);
-            names.extend(topics.filter_map(|topic| topic.split('"').nth(1)));
-        }
-        let (_, page) = PAGE.split_once("\n## The checks\n").expect("its heading");
+        let (_, page) = include_str!("../../../docs/doctor.md")
+            .split_once("\n## The checks\n")
+            .expect("its heading");
         let page = page.split("\n## ").next().expect("its text");
-        let missing = names.iter().filter(|name| !page.contains(&format!("| `{name}` |")));
-        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
+        let names = ALL.iter().map(|topic| topic.name);
+        let missing = names.filter(|name| !page.contains(&format!("| `{name}` |")));
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&str>::new());
         let listed = page.lines().filter(|line| line.starts_with("| `")).count();
-        assert_eq!(listed, names.len(), "{names:?}");
+        assert_eq!(listed, ALL.len());
     }
 }

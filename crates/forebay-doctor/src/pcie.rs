@@ -1,82 +1,18 @@
 //! Checks of the PCI path between a GPU and the drives: BAR1, IOMMU, ACS, links.
 
-use std::collections::BTreeMap;
-
-use super::facts::Facts;
-use super::peers::Peers;
-use super::report::{BOTH, Check, P2PDMA, Topic};
+use super::facts::{DRIVES_MAX, Facts, Pcie};
+use super::report::{BOTH, Check, P2PDMA};
+use super::topics::*;
 use forebay::units::{MIB, format_size};
-use forebay_topology::{Distance, Drive, Gpu, Link, PciDevice, StorageMap, System};
-
-const BAR1: Topic = Topic {
-    name: "bar1",
-    why: "other PCI devices reach the GPU's memory through this range, and no more at once",
-};
-const IOMMU: Topic = Topic {
-    name: "iommu",
-    why: "an IOMMU that translates sends what goes between two devices by way of the processor, \
-          or refuses it",
-};
-const ACS: Topic = Topic {
-    name: "acs",
-    why: "bridges that redirect send what goes between two devices below them up to the processor",
-};
-const LINK: Topic = Topic {
-    name: "link",
-    why: "a link with fewer lanes or at a lower speed than both its ends can bounds every transfer",
-};
-const DISTANCE: Topic = Topic {
-    name: "distance",
-    why: "bytes between two devices below one switch do not pass the processor",
-};
+use forebay_topology::{Distance, Drive, Gpu, Link, PciDevice};
 
 /// BAR1 size of GPUs whose firmware does not expose all of their memory.
 const BAR1_SMALL: u64 = 256 * MIB;
 /// Bits of the ACS control register that redirect requests, completions and upstream traffic (PCI
 /// Express Base Specification, "ACS Control Register").
 const REDIRECTS: u16 = 0b1_1100;
-const ACS_CAPABILITY: u16 = 0x0d;
-const CONFIG_LEN: usize = 4096;
-/// Maximum number of drives checked for a path.
-const DRIVES_MAX: usize = 64;
-
-/// The facts about the PCI path.
-#[derive(Debug)]
-pub(super) struct Pcie {
-    /// The IOMMUs of the machine; `None` if unknown.
-    units: Option<Vec<String>>,
-    /// The IOMMU translation types of the devices' groups, as the kernel reports it.
-    groups: BTreeMap<String, Option<String>>,
-    /// The ACS control registers of the bridges; `Ok(None)` without such a register.
-    bridges: BTreeMap<String, Result<Option<u16>, &'static str>>,
-    peers: Peers,
-}
 
 impl Pcie {
-    pub(super) fn read(system: &System, gpu: Option<&Gpu>, map: &StorageMap) -> Self {
-        let drives = map.drives.iter().take(DRIVES_MAX).filter_map(Drive::pci);
-        let devices: Vec<&PciDevice> = gpu.map(|gpu| &gpu.pci).into_iter().chain(drives).collect();
-        let groups = devices.iter().filter_map(|pci| {
-            let group = pci.iommu_group.as_ref()?;
-            let file = format!("sys/kernel/iommu_groups/{group}/type");
-            Some((pci.address.clone(), system.text(file).ok()))
-        });
-        let bridges = devices.iter().flat_map(|pci| &pci.bridges).map(|bridge| {
-            let file = format!("sys/bus/pci/devices/{}/config", bridge.address);
-            let register = match system.bytes(file, CONFIG_LEN) {
-                Ok(bytes) => control(&bytes),
-                Err(_) => Err("its registers cannot be read"),
-            };
-            (bridge.address.clone(), register)
-        });
-        Self {
-            groups: groups.collect(),
-            bridges: bridges.collect(),
-            peers: Peers::read(system),
-            units: system.names("sys/class/iommu", |_| true).ok(),
-        }
-    }
-
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
         let drives: Vec<&Drive> = facts.storage.map.drives.iter().take(DRIVES_MAX).collect();
         let on_pci = drives.iter().filter_map(|drive| Some((&drive.name, drive.pci()?)));
@@ -243,33 +179,9 @@ fn both_ends(address: &str) -> String {
     )
 }
 
-/// The ACS control register in a function's configuration space.
-fn control(bytes: &[u8]) -> Result<Option<u16>, &'static str> {
-    let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    match bytes.len() {
-        0..=64 => return Err("only root can read all of its registers"),
-        65..=256 => return Ok(None), // conventional PCI has none
-        _ => {}
-    }
-    let mut at = 0x100;
-    // An entry is at least four bytes long, so a longer chain is circular.
-    for _ in 0..CONFIG_LEN / 8 {
-        let (Some(id), Some(next)) = (half(at), half(at + 2)) else { return Ok(None) };
-        if id == ACS_CAPABILITY {
-            return Ok(half(at + 6));
-        }
-        at = usize::from(next >> 4) & !3;
-        if at < 0x100 {
-            return Ok(None);
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use forebay_topology::Bridge;
-    use proptest::prelude::*;
 
     use super::*;
     use crate::report::State;
@@ -288,38 +200,5 @@ mod tests {
         );
         let slow = PciDevice { bridges: vec![port(16), port(8)], ..pci };
         assert_eq!(link("GPU", &slow, false).unwrap().state, State::Ok);
-    }
-
-    fn registers(chain: &[(usize, u16, u16)]) -> Vec<u8> {
-        let mut bytes = vec![0; CONFIG_LEN];
-        for &(at, id, next) in chain {
-            bytes[at..at + 2].copy_from_slice(&id.to_le_bytes());
-            bytes[at + 2..at + 4].copy_from_slice(&(next << 4 | 1).to_le_bytes());
-        }
-        bytes
-    }
-
-    #[test]
-    fn the_register_is_found_along_the_chain() {
-        let mut bytes = registers(&[(0x100, 1, 0x148), (0x148, 0x0d, 0)]);
-        bytes[0x14e..0x150].copy_from_slice(&0x1d_u16.to_le_bytes());
-        assert_eq!(control(&bytes), Ok(Some(0x1d)));
-        assert_eq!(control(&registers(&[(0x100, 1, 0)])), Ok(None));
-        assert_eq!(control(&bytes[..256]), Ok(None));
-        assert!(control(&bytes[..64]).is_err(), "without root");
-        let circle = registers(&[(0x100, 1, 0x148), (0x148, 2, 0x100)]);
-        assert_eq!(control(&circle), Ok(None));
-    }
-
-    proptest! {
-        #[test]
-        fn no_registers_are_too_strange(
-            bytes in proptest::collection::vec(any::<u8>(), 0..600),
-            chain in proptest::collection::vec((0x40_usize..0x3ff, 0_u16..16, 0_u16..0xfff), 0..40),
-        ) {
-            let _ = control(&bytes);
-            let chain: Vec<_> = chain.iter().map(|(at, id, next)| (at * 4, *id, *next)).collect();
-            let _ = control(&registers(&chain));
-        }
     }
 }

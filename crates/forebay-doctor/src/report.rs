@@ -28,7 +28,6 @@ const GPU_CLASS: &str = "gpu_class";
 
 impl DirectPath {
     /// Its name, as in verdicts.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::P2pdma => "p2pdma",
@@ -54,7 +53,6 @@ pub enum State {
 
 impl State {
     /// Its name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Problem => "problem",
@@ -242,19 +240,16 @@ impl Report {
     }
 
     /// Whether something was set up but does not work.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.checks.iter().any(|check| check.is_broken)
     }
 
     /// The check with this name.
-    #[must_use]
     pub fn check(&self, name: &str) -> Option<&Check> {
         self.checks.iter().find(|check| check.name == name)
     }
 
     /// The requirements of the direct path, as text; `None` if nothing blocks it.
-    #[must_use]
     pub fn change(&self) -> Option<String> {
         let way = self.ways.first().filter(|way| !way.is_open)?;
         if way.needs.is_empty() {
@@ -266,7 +261,6 @@ impl Report {
 
     /// A sentence on the best path that the checks allow, and on the requirements for a better
     /// path.
-    #[must_use]
     pub fn sentence(&self) -> String {
         let to = match &self.gpu {
             Some(gpu) => format!("to {gpu}"),

@@ -2,44 +2,10 @@
 
 use forebay_topology::{Layer, LayerKind, Transport};
 
-use super::facts::Facts;
-use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
-use super::storage::Storage;
+use super::facts::{Facts, Storage};
+use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA};
+use super::topics::*;
 
-const DRIVE: Topic = Topic {
-    name: "drive",
-    why: "only the drivers of NVMe drives move bytes straight to another PCI device",
-};
-const RAID: Topic = Topic {
-    name: "raid",
-    why: "an array passes requests on directly only where its level computes nothing",
-};
-const VOLUME: Topic = Topic {
-    name: "volume",
-    why: "volumes of the device mapper do not pass on requests for a GPU's memory",
-};
-const MULTIPATH: Topic = Topic {
-    name: "multipath",
-    why: "the head of a drive with several paths passes on requests for a GPU's memory in the \
-          newest kernels only",
-};
-const POLICY: Topic = Topic {
-    name: "multipath_policy",
-    why: "the policy says which of a drive's paths a request takes: `numa` keeps each node to one \
-          of them",
-};
-const PROTECTION: Topic = Topic {
-    name: "protection_information",
-    why: "sums that go with each block are made and checked in host memory",
-};
-const FABRIC: Topic = Topic {
-    name: "nvme_over_fabrics",
-    why: "a drive behind a network needs RDMA, by a driver that can reach a GPU's memory",
-};
-const EMULATED: Topic = Topic {
-    name: "dpu",
-    why: "the bytes of a drive that a card emulates come from the card, so its place on PCI counts",
-};
 impl Storage {
     /// The checks of the devices below the file system.
     pub(super) fn below(&self, facts: &Facts) -> Vec<Check> {
@@ -182,11 +148,11 @@ impl Storage {
         let seen = found.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
         match (found.is_empty(), is_numa) {
             (true, _) => None,
-            (_, true) => Some(POLICY.warning(seen).step(
+            (_, true) => Some(MULTIPATH_POLICY.warning(seen).step(
                 "write `round-robin` to the drive's /sys/class/nvme-subsystem/*/iopolicy to take \
                  all paths in turn, where they are alike; `queue-depth` (Linux 6.11) where not",
             )),
-            _ => Some(POLICY.ok(seen)),
+            _ => Some(MULTIPATH_POLICY.ok(seen)),
         }
     }
 
@@ -195,7 +161,7 @@ impl Storage {
             return None;
         }
         Some(
-            PROTECTION
+            PROTECTION_INFORMATION
                 .problem(self.protected.join("; "), BOTH)
                 .step(
                     "`nvme id-ns -H DEVICE` lists the drive's formats: use one without metadata \
@@ -219,11 +185,11 @@ impl Storage {
             [] => None,
             // Source: issue 1063 of NIXL. Commit `23528aa3320a` of the kernel (April 2026) fixes
             // it.
-            ["rdma"] => Some(FABRIC.warning(seen).step(
+            ["rdma"] => Some(NVME_OVER_FABRICS.warning(seen).step(
                 "where reads fail with P2PDMA, set `use_pci_p2pdma` of `block.nvmeof` to false",
             )),
             _ => Some(
-                FABRIC
+                NVME_OVER_FABRICS
                     .problem(seen, BOTH)
                     .step("connect the drive by RDMA (`nvme connect -t rdma`)")
                     .needs("NVMe over RDMA"),
@@ -241,6 +207,6 @@ impl Storage {
         let seen = format!("{} is {likely}emulated by {by}: {}", drive.name, signs.join(", "));
         let step = "compare where the card and the GPU are (`forebay doctor --tree`), as for a \
                     network card";
-        Some(EMULATED.warning(seen).step(step))
+        Some(DPU.warning(seen).step(step))
     }
 }
