@@ -42,7 +42,6 @@ pub enum Memory {
 
 impl Claim {
     /// A claim without routes: the mover does not report the path.
-    #[must_use]
     pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
         Self {
             direction,
@@ -56,7 +55,6 @@ impl Claim {
     }
 
     /// The engine's claim about a transfer.
-    #[must_use]
     pub fn of(outcome: &Outcome, direction: Direction, memory: Memory) -> Self {
         let routes = outcome.routes.iter().map(|share| (share.route, share.bytes)).collect();
         Self { routes, ..Self::silent(direction, outcome.bytes, memory) }
@@ -64,14 +62,12 @@ impl Claim {
 
     /// Sets the GPU whose memory was used. Without it, nothing is proven direct if a library
     /// counts for several GPUs.
-    #[must_use]
     pub fn on(mut self, gpu: &DeviceInfo) -> Self {
         self.gpu = (!gpu.uuid.is_empty()).then(|| gpu.uuid.clone());
         self
     }
 
     /// Bytes reported on `route`.
-    #[must_use]
     pub fn by(&self, route: Route) -> u64 {
         let shares = self.routes.iter().filter(|(name, _)| *name == route);
         shares.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
@@ -96,7 +92,6 @@ impl Claim {
     }
 
     /// The claim as a JSON object; docs/json-schema.md describes it.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         let route = |(route, bytes): &(Route, u64)| json!({"route": route.name(), "bytes": bytes});
         let mut claim = json!({

@@ -12,7 +12,6 @@ use super::seen::Seen;
 impl Evidence {
     /// The evidence for a single target. `own` and `all` hold the bytes moved, and how
     /// many of them are reported to have bypassed the page cache.
-    #[must_use]
     pub fn of_part(&self, own: (u64, u64), all: (u64, u64)) -> Self {
         let by_bytes = |counted: &mut u64| *counted = share(*counted, own.0, all.0);
         let part = |counted: &mut u64| *counted = of_drives(*counted, own, all);

@@ -92,13 +92,11 @@ pub struct PageCache {
 
 impl PageCache {
     /// Bytes that became resident, read-ahead included.
-    #[must_use]
     pub const fn grown(&self) -> u64 {
         self.after.saturating_sub(self.before).saturating_add(self.ahead)
     }
 
     /// Whether the counts are estimates: the range was only sampled, and was partly resident.
-    #[must_use]
     pub fn is_estimate(&self) -> bool {
         let is_mixed = |resident: u64| resident != 0 && resident != self.len;
         self.looked < self.len && (is_mixed(self.before) || is_mixed(self.after))
@@ -108,7 +106,6 @@ impl PageCache {
 impl Evidence {
     /// Bytes read and written by the devices below the file systems, for all processes; `None` if
     /// any of them is missing.
-    #[must_use]
     pub fn front_bytes(&self) -> Option<(u64, u64)> {
         let front = || self.drives.value().into_iter().flatten().filter(|drive| drive.front);
         front().next()?;
@@ -117,7 +114,6 @@ impl Evidence {
     }
 
     /// The evidence as a JSON object with a key per source; docs/json-schema.md describes it.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
             "storage": self.storage,

@@ -27,7 +27,6 @@ pub fn add() -> Duration {
 }
 
 /// Total CPU time of all such threads of this process so far.
-#[must_use]
 pub fn total() -> Duration {
     Duration::from_nanos(TOTAL.load(Ordering::Relaxed))
 }

@@ -55,7 +55,6 @@ impl<T> Seen<T> {
     }
 
     /// The value, if there is any.
-    #[must_use]
     pub const fn value(&self) -> Option<&T> {
         match self {
             Self::Value(value) => Some(value),
@@ -64,7 +63,6 @@ impl<T> Seen<T> {
     }
 
     /// The reason why there is no value, as text.
-    #[must_use]
     pub fn absence(&self) -> Option<String> {
         match self {
             Self::Value(_) => None,
@@ -86,13 +84,11 @@ impl<T> Seen<T> {
     }
 
     /// Maps the value.
-    #[must_use]
     pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Seen<U> {
         self.and_then(|value| Seen::Value(make(value)))
     }
 
     /// Maps the value with a function that may fail.
-    #[must_use]
     pub fn and_then<U>(self, make: impl FnOnce(T) -> Seen<U>) -> Seen<U> {
         match self {
             Self::Value(value) => make(value),

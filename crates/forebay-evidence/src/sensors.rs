@@ -39,7 +39,6 @@ pub struct Sensed {
 impl Sensors {
     /// Finds the sensors of a GPU. Loads NVML, which may be slow. A MIG instance shows the
     /// sensors of the whole GPU. Missing if its power cannot be read.
-    #[must_use]
     pub fn find(info: &DeviceInfo) -> Seen<Self> {
         if info.simulated {
             return Seen::Nothing("simulated: it takes no power".into());
@@ -61,13 +60,11 @@ impl Sensors {
     }
 
     /// The GPU's PCI address, or its UUID.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.nvml.name
     }
 
     /// Describes the power reading.
-    #[must_use]
     pub fn power_is(&self) -> &'static str {
         match self.is_instant {
             true => "power of the moment",
@@ -76,7 +73,6 @@ impl Sensors {
     }
 
     /// Reads all sensors.
-    #[must_use]
     pub fn read(&self) -> Sensed {
         let power_mw = match self.is_instant {
             true => instant_power(&self.nvml),

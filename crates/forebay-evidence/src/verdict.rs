@@ -26,7 +26,6 @@ pub enum DataPath {
 
 impl DataPath {
     /// Its name in the text of a verdict.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::P2pdma => "direct (p2pdma)",
@@ -40,7 +39,6 @@ impl DataPath {
     }
 
     /// Whether the path bypasses host memory.
-    #[must_use]
     pub const fn is_direct(self) -> bool {
         matches!(self, Self::P2pdma | Self::NvidiaFs)
     }
@@ -104,7 +102,6 @@ impl Verdict {
 
     /// The combined verdict of several pieces of work with their bytes: only as good as the
     /// worst piece. The shares are weighted by bytes.
-    #[must_use]
     pub fn together(all: &[(Self, u64)]) -> Option<Self> {
         let (first, _) = all.first()?;
         let mut sum = first.clone();
@@ -132,7 +129,6 @@ impl Verdict {
     }
 
     /// The finding as a word or two: `direct (p2pdma)`, `staged`, `mixed`, `unproven`.
-    #[must_use]
     pub const fn word(&self) -> &'static str {
         match self.finding {
             Finding::One(way) => way.name(),

@@ -20,7 +20,6 @@ const LEN_MIN: u64 = MIB;
 /// of the bytes, or 1/8 if pages were only sampled.
 const SLACK: u64 = 64 * KIB;
 /// Judges a span of work: confirms or refutes `claim`, or reports why nothing is proven.
-#[must_use]
 pub fn verdict(evidence: &Evidence, claim: &Claim) -> Verdict {
     let mut judge = Judge::new(evidence, claim);
     judge.weigh();

@@ -71,13 +71,11 @@ pub struct GpuLink(pub(super) Seen<Arc<Link>>);
 
 impl GpuLink {
     /// No link, for spans without a GPU.
-    #[must_use]
     pub fn none() -> Self {
         Self(Seen::Nothing("no GPU is part of it".into()))
     }
 
     /// Finds the link of a GPU. Loads the driver's management library, which may be slow.
-    #[must_use]
     pub fn find(info: &DeviceInfo) -> Self {
         Self(Link::find(info))
     }

@@ -52,7 +52,6 @@ impl fmt::Debug for Sources {
 
 impl Sources {
     /// The counters of `system` that need no file and no GPU.
-    #[must_use]
     pub fn new(system: &System) -> Self {
         Self {
             system: system.clone(),
@@ -64,7 +63,6 @@ impl Sources {
 
     /// Adds the counters of a range of a file: its pages, and the devices that `map` finds below
     /// it.
-    #[must_use]
     pub fn file(mut self, file: &File, offset: u64, len: u64, map: &StorageMap) -> Self {
         let mut found = Vec::new();
         drives::devices(map, &mut found);
@@ -96,21 +94,18 @@ impl Sources {
     }
 
     /// Adds the counters of a GPU. Several GPUs get separate [`Evidence`].
-    #[must_use]
     pub fn gpu(mut self, link: &GpuLink) -> Self {
         self.gpus.push(link.clone());
         self
     }
 
     /// Adds cuFile's counters, read by `query`.
-    #[must_use]
     pub fn cufile(mut self, query: impl Fn() -> Seen<Counters> + Send + Sync + 'static) -> Self {
         self.cufile = Some(Box::new(query));
         self
     }
 
     /// Adds the counters of `engine`'s cuFile session, if any.
-    #[must_use]
     pub fn engine(self, engine: &Engine) -> Self {
         let engine = engine.clone();
         self.cufile(move || match engine.cufile() {
@@ -216,14 +211,12 @@ impl fmt::Debug for Span<'_> {
 
 impl Span<'_> {
     /// Reads all counters again and returns the differences, with the first GPU's link.
-    #[must_use]
     pub fn end(self) -> Evidence {
         self.end_each().swap_remove(0)
     }
 
     /// Like [`end`](Self::end), but returns evidence per GPU, in their order. Links are the GPUs'
     /// own; all other counts are for all GPUs together, and [`Evidence::of_part`] divides them.
-    #[must_use]
     pub fn end_each(self) -> Vec<Evidence> {
         let (elapsed, ending) = (self.begun.elapsed(), Instant::now());
         let Self { sources, outer: before, inner: first, .. } = self;
