@@ -1,66 +1,11 @@
 //! Checks that files did not change while a GPU copied their pinned pages. The check runs again
 //! after the copies are done, because callers run ahead of them.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use forebay::{Error, File, Operation};
 
-use forebay::{Error, File, Operation, Result};
-
-use super::group::Group;
-use super::mapped::Stamps;
+use super::mapped::One;
 use super::mapper::Wish;
-use super::marks::Mark;
 use super::shared::{FromPages, Loaded, Shared, State};
-
-/// Layers that callers took while copies of their pages may still have been running.
-#[derive(Debug, Default)]
-pub(super) struct Copied {
-    /// In the order of their copies.
-    all: VecDeque<One>,
-    /// Changes that were found and not yet reported.
-    changed: VecDeque<Error>,
-}
-
-/// A layer whose files are checked after its copies.
-#[derive(Debug, Clone)]
-pub(super) struct One {
-    unit: usize,
-    /// Signaled when its copies are done.
-    ready: Mark,
-    stamps: Stamps,
-}
-
-impl Copied {
-    /// Removes and returns these layers, because the stream itself is about to change their files.
-    /// The caller checks them first.
-    pub(super) fn take(&mut self, of: impl Iterator<Item = usize>) -> Vec<One> {
-        let wanted: Vec<usize> = of.collect();
-        let all = std::mem::take(&mut self.all).into_iter();
-        let (taken, left) = all.partition(|one| wanted.contains(&one.unit));
-        self.all = left;
-        Vec::from(taken)
-    }
-
-    /// Puts layers back whose files were not changed after all.
-    pub(super) fn put_back(&mut self, layers: Vec<One>) {
-        layers.into_iter().rev().for_each(|one| self.all.push_front(one));
-    }
-
-    /// Returns the changes that were found and not yet reported, a layer per call.
-    ///
-    /// # Errors
-    /// A file that changed while its pages were copied.
-    pub(super) fn next_change(&mut self) -> Result<()> {
-        self.changed.pop_front().map_or(Ok(()), Err)
-    }
-}
-
-impl One {
-    /// Signaled when its copies are done.
-    pub(super) fn ready(&self) -> &Mark {
-        &self.ready
-    }
-}
 
 impl Shared {
     /// Schedules a further check of a held layer's files, if it was copied from their pages.
@@ -116,18 +61,5 @@ impl Shared {
         let part = unit.parts.iter().find(|part| part.file.is_same(file)).unwrap_or(&unit.first);
         let place = part.file.place(part.offset, part.len);
         Error::FileOverwritten { place }.of_layer(Operation::Read, &unit.name)
-    }
-}
-
-impl Group {
-    /// Checks the files of copied layers in all streams; returns true if copies are still running.
-    pub(super) fn look_again(&self) -> bool {
-        let look = |stream: &Arc<Shared>| {
-            stream.look_again();
-            !stream.lock().copied.all.is_empty()
-        };
-        // Check every stream, whatever the result for the earlier ones.
-        let still = self.streams().iter().filter(|stream| look(stream)).count();
-        still > 0
     }
 }

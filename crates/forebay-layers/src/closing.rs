@@ -10,8 +10,7 @@ use forebay::Result;
 use forebay::gpu::{DeviceError, DeviceResult, Stream};
 use forebay_base::timeout::within;
 
-use super::shared::{Held, Shared, stuck};
-use super::turn::Turn;
+use super::shared::{Held, Shared, Turn, stuck};
 
 impl Shared {
     /// Ends the stream, as [`LayerStream::close`](super::LayerStream::close) does.

@@ -7,18 +7,18 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use forebay::gpu::Device;
+use forebay::gpu::{Device, DeviceResult};
 use forebay::{Engine, Error, Operation, Result};
 use forebay_base::lock::{Condvar, Lock, Mutex, MutexGuard, woken};
 
-use super::StreamOptions;
 use super::homes::{Homes, PinnedUnit};
 use super::layer::{Shelf, Unit};
-use super::mapper::{Mapper, Maps};
+use super::mapper::Mapper;
+use super::maps::Maps;
 use super::marks::Mark;
+use super::options::StreamOptions;
 use super::placement::Tier;
 use super::schedule::Load;
-use super::shared::Shared;
 
 /// Interval for polling whether the loader thread has ended, which it is about to do.
 const NAP: Duration = Duration::from_micros(50);
@@ -34,13 +34,31 @@ pub(super) struct Group {
     pub(super) mapper: Mapper,
     homes: Mutex<Homes>,
     tiers: OnceLock<Vec<Tier>>,
-    streams: OnceLock<Vec<Weak<Shared>>>,
+    streams: OnceLock<Vec<Weak<dyn Member>>>,
     queue: Lock<Queue>,
     /// Notified for the loader.
     queued: Condvar,
     /// Notified by the loader when it dropped a stream.
     parted: Condvar,
     loader: Lock<Option<JoinHandle<()>>>,
+}
+
+/// A stream, as its group sees it.
+pub(super) trait Member: Send + Sync {
+    /// Whether it is closing.
+    fn is_closing(&self) -> bool;
+
+    /// Ends it with this error.
+    fn lose(&self, error: Error);
+
+    /// Checks the files of copied layers; returns true if copies are still running.
+    fn look_again(&self) -> bool;
+
+    /// Marks behind the work queued so far on its lanes.
+    ///
+    /// # Errors
+    /// Errors of the GPU.
+    fn mark_lanes(&self) -> DeviceResult<[Mark; 2]>;
 }
 
 /// Requests to the loader.
@@ -106,13 +124,13 @@ impl Group {
     }
 
     /// Registers `streams` with the loader.
-    pub(super) fn begin(&self, streams: &[Arc<Shared>], loader: JoinHandle<()>) {
-        let _ = self.streams.set(streams.iter().map(Arc::downgrade).collect());
+    pub(super) fn begin(&self, streams: Vec<Weak<dyn Member>>, loader: JoinHandle<()>) {
+        let _ = self.streams.set(streams);
         *self.loader.lock() = Some(loader);
     }
 
     /// The streams that still exist.
-    pub(super) fn streams(&self) -> Vec<Arc<Shared>> {
+    pub(super) fn streams(&self) -> Vec<Arc<dyn Member>> {
         self.streams.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
@@ -230,6 +248,12 @@ impl Group {
     /// Whether all streams are closing.
     pub(super) fn is_over(&self) -> bool {
         self.streams().iter().all(|stream| stream.is_closing())
+    }
+
+    /// Checks the files of copied layers in all streams; returns true if copies are still running.
+    pub(super) fn look_again(&self) -> bool {
+        // Check every stream, whatever the result for the earlier ones.
+        self.streams().iter().filter(|stream| stream.look_again()).count() > 0
     }
 
     /// Fails all streams because a GPU failed.

@@ -9,7 +9,7 @@ use forebay::{Buffer, Engine, Result};
 
 use super::layer::{Copy, Shelf};
 use super::mapped::Pages;
-use super::mapper::Maps;
+use super::maps::Maps;
 
 /// The host copies of all units.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use forebay::{Engine, Error, File, Operation, Residency, Result};
 use forebay_base::units::{ByteRange, align_up};
 
 use super::slices::PART_ALIGNMENT;
-use super::{refuse, ring, slices};
+use super::{ring, slices};
 
 /// Maximum size of a copy from pinned memory. The fixed cost of a copy is 0.2 % of that (2.7 µs
 /// of 1.2 ms on an H200), and longer copies would delay other users of the link.
@@ -34,32 +34,27 @@ pub struct LayerPart {
 impl Layer {
     /// Creates a layer without parts. Errors and reports use the name; if it is empty, the layer's
     /// number in the stream's list, as in `layer 3`.
-    #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), parts: Vec::new() }
     }
 
     /// Appends `len` bytes at `offset` of `file`.
-    #[must_use]
     pub fn with(mut self, file: &File, offset: u64, len: u64) -> Self {
         self.parts.push(LayerPart { file: file.clone(), offset, len });
         self
     }
 
     /// The name used in errors and reports.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The layer's parts.
-    #[must_use]
     pub fn parts(&self) -> &[LayerPart] {
         &self.parts
     }
 
     /// Bytes on the GPU. Parts begin at multiples of 256.
-    #[must_use]
     pub fn len(&self) -> u64 {
         slices::length(self.lens()).unwrap_or(u64::MAX)
     }
@@ -70,7 +65,6 @@ impl Layer {
     }
 
     /// Whether it is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.iter().all(|part| part.len == 0)
     }
@@ -323,6 +317,12 @@ impl Shelf {
         }
         Self { starts, len, copies }
     }
+}
+
+/// The error for a part of a layer that cannot be read.
+pub(super) fn refuse(part: &LayerPart, reason: String) -> Error {
+    let place = part.file.place(part.offset, part.len);
+    Error::BadRequest { operation: Operation::Read, place, reason }
 }
 
 /// Whether at least 90 % of a range is in the page cache, as reported by its file system. Does no

@@ -12,7 +12,8 @@
 //!   loader     a thread: reads layers to slots (or to pinned memory) and copies them to the GPU
 //!     together   pure: which streams read a layer together
 //!     reading    a layer during its read; `ring` is the slots, small ones for reads from drives
-//!   mapper     a thread: pins and unpins file pages for the GPU (`mapped`); `pages` maps them
+//!   pinning    a thread: pins and unpins file pages for the GPU (`mapped`); `pages` maps them,
+//!              `maps` counts them, `mapper` is its state
 //!     after      checks that files did not change while their pages were copied
 //! turn       which thread submits work of a stream; the order of the locks
 //! closing    closing a stream, within the watchdog time
@@ -41,9 +42,12 @@ mod layer;
 mod loader;
 mod mapped;
 mod mapper;
+mod maps;
 mod marks;
+mod options;
 mod order;
 mod pages;
+mod pinning;
 mod placement;
 mod prediction;
 mod reading;
@@ -70,6 +74,7 @@ use group::Group;
 use layer::Shelf;
 pub use layer::{Layer, LayerPart};
 use loader::Loader;
+pub use options::StreamOptions;
 pub use order::Order;
 use order::Sequence;
 pub use pages::{FilePages, Stamp};
@@ -81,60 +86,11 @@ pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
 pub use taken::{LayerMemory, Step, Taken};
 
 use forebay::gpu::{CallerStream, Device, DeviceId};
-use forebay::{Engine, Error, Operation, Result};
+use forebay::{Engine, Error, Result};
 
 /// Default number of GPU buffers: for the layers in compute, ready, and in transfer. So a layer may
 /// be late by the time of a whole layer.
 const BUFFERS: u64 = 3;
-
-/// Options of a layer stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StreamOptions {
-    /// The order in which layers are taken.
-    pub order: Order,
-    /// Number of passes; `None`: until it is closed.
-    pub passes: Option<u64>,
-    /// Bytes of GPU memory for layers, at least for two of them. If even that exceeds the budget,
-    /// layers are taken in slices. `None`: enough for three, or for all layers if there are fewer,
-    /// and for two if the GPU has no memory for more.
-    pub gpu_budget: Option<u64>,
-    /// Bytes of pinned host memory for layers, in addition to the slots through which the remaining
-    /// layers pass. As many layers as fit are read into it on first use, and later copied from
-    /// there. They are spread evenly over the order; with [`Order::Appended`] they are the first
-    /// that fit. Layers that are taken in slices are placed slice by slice.
-    pub host_budget: u64,
-    /// Bytes of layers in the page cache whose pages may be pinned, so that the GPU copies directly
-    /// from them afterwards. With a value, pages are pinned when a layer is first loaded. `None`:
-    /// when it is loaded again, up to half of the machine's available memory, and only if there are
-    /// enough passes to pay off. The pages are unpinned when the machine runs short of memory.
-    pub mapped_budget: Option<u64>,
-    /// Fills released buffers with NaN for the usual floating point types (64, 32 and 16 bits,
-    /// bfloat16, and the 8-bit types `e4m3fn` and `e5m2`). This exposes code that uses a layer
-    /// after its release. All layers are then read again, even if it would stay on the GPU.
-    pub check: bool,
-}
-
-impl Default for StreamOptions {
-    fn default() -> Self {
-        Self {
-            order: Order::Forward,
-            passes: None,
-            gpu_budget: None,
-            host_budget: 0,
-            mapped_budget: None,
-            check: false,
-        }
-    }
-}
-
-impl StreamOptions {
-    /// Default options with this order.
-    #[must_use]
-    pub fn ordered(order: Order) -> Self {
-        Self { order, ..Self::default() }
-    }
-}
 
 /// Layers loaded to the GPU in sequence, ahead of the compute that needs them.
 ///
@@ -316,7 +272,6 @@ impl LayerStream {
 
     /// Positions of the layers that were taken and not released. Their compute streams must stay
     /// alive.
-    #[must_use]
     pub fn held(&self) -> Vec<u64> {
         if self.shared.check_home().is_err() {
             return Vec::new();
@@ -325,25 +280,21 @@ impl LayerStream {
     }
 
     /// The GPU.
-    #[must_use]
     pub fn device(&self) -> DeviceId {
         self.shared.device.id()
     }
 
     /// Number of slices per layer.
-    #[must_use]
     pub fn slices(&self) -> usize {
         self.shared.slices
     }
 
     /// Number of layers, or slices, that fit on the GPU.
-    #[must_use]
     pub fn buffers(&self) -> usize {
         self.shared.buffers
     }
 
     /// Statistics of the layers so far.
-    #[must_use]
     pub fn statistics(&self) -> StreamStatistics {
         if self.shared.check_home().is_err() {
             return StreamStatistics::default();
@@ -352,14 +303,12 @@ impl LayerStream {
     }
 
     /// The tiers of the layers, or of the slices, with the slices of a layer in a row.
-    #[must_use]
     pub fn tiers(&self) -> Vec<Tier> {
         self.shared.group.tiers()
     }
 
     /// Predicts the time of the next pass from the last whole pass that the GPU finished. `None`
     /// until that is at least the second one, and if the order is [`Order::Appended`].
-    #[must_use]
     pub fn prediction(&self) -> Option<Prediction> {
         if self.shared.check_home().is_err() {
             return None;
@@ -379,7 +328,6 @@ impl LayerStream {
     }
 
     /// Bytes of layers that are pinned in the page cache, and the reason if any layers are not.
-    #[must_use]
     pub fn mapped(&self) -> (u64, Option<String>) {
         if self.shared.check_home().is_err() {
             return (0, None);
@@ -467,10 +415,4 @@ fn sequence_of(options: &StreamOptions, layers: usize, slices: usize) -> Result<
         }
         Ok(sequence) => Ok(sequence),
     }
-}
-
-/// The error for a part of a layer that cannot be read.
-fn refuse(part: &LayerPart, reason: String) -> Error {
-    let place = part.file.place(part.offset, part.len);
-    Error::BadRequest { operation: Operation::Read, place, reason }
 }

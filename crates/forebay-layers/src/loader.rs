@@ -3,19 +3,19 @@
 //! slots, and briefly for streams that want the same layer, but never for the caller.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::Result;
 
-use super::group::{Group, Job};
+use super::group::{Group, Job, Member};
 use super::homes::PinnedUnit;
+use super::layer::refuse;
 use super::mapped::Refusal;
 use super::mapper::Pinned;
 use super::reading::{Opened, Reading, Target};
-use super::refuse;
 use super::ring::{Ring, are_passed};
 use super::shared::Shared;
 use super::store::Store;
@@ -102,7 +102,8 @@ impl Loader {
             group.works(0);
             forebay::Error::resource("thread that loads layers", &error)
         })?;
-        group.begin(streams, handle);
+        let weak = |stream: &Arc<Shared>| Arc::downgrade(stream) as Weak<dyn Member>;
+        group.begin(streams.iter().map(weak).collect(), handle);
         Ok(())
     }
 

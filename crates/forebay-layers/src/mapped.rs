@@ -7,13 +7,15 @@
 
 #![expect(unsafe_code, reason = "pins what it has mapped")]
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay::File;
 use forebay::gpu::Device;
+use forebay::{Error, File, Result};
 use forebay_base::units::{ByteRange, align_down, align_up};
 
 use super::layer::{Copy, Unit, add_copy, is_resident};
+use super::marks::Mark;
 use super::pages::{FilePages, Stamp};
 
 /// Minimum average size of a mapping: they cost kernel and driver calls. A guess, which no run has
@@ -44,6 +46,24 @@ pub(super) struct Pages {
 #[derive(Debug, Clone)]
 pub(super) struct Stamps(Arc<[(File, Stamp)]>);
 
+/// Layers that callers took while copies of their pages may still have been running.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    /// In the order of their copies.
+    pub(super) all: VecDeque<One>,
+    /// Changes that were found and not yet reported.
+    pub(super) changed: VecDeque<Error>,
+}
+
+/// A layer whose files are checked after its copies.
+#[derive(Debug, Clone)]
+pub(super) struct One {
+    pub(super) unit: usize,
+    /// Signaled when its copies are done.
+    pub(super) ready: Mark,
+    pub(super) stamps: Stamps,
+}
+
 /// Why pages are not pinned.
 #[derive(Debug, Clone)]
 pub(super) enum Refusal {
@@ -58,7 +78,7 @@ impl Windows {
     ///
     /// # Errors
     /// The reason why its pages can never be used.
-    pub(super) fn of(unit: &Unit) -> Result<Self, String> {
+    pub(super) fn of(unit: &Unit) -> std::result::Result<Self, String> {
         let page = rustix::param::page_size() as u64;
         let mut windows: Vec<Window> = Vec::new();
         let mut last_file = None;
@@ -93,7 +113,10 @@ impl Windows {
     ///
     /// # Errors
     /// Why it cannot be pinned.
-    pub(super) fn pin(self, device: &Arc<dyn Device>) -> Result<(Pages, Vec<Copy>), Refusal> {
+    pub(super) fn pin(
+        self,
+        device: &Arc<dyn Device>,
+    ) -> std::result::Result<(Pages, Vec<Copy>), Refusal> {
         let never = |what: &str, file: &File, error: &dyn std::fmt::Display| {
             Refusal::Ever(format!("cannot {what} `{}`: {error}", file.path().display()))
         };
@@ -164,6 +187,30 @@ impl Stamps {
         let same =
             |(file, stamp): &&(File, Stamp)| Stamp::of(file).is_ok_and(|now| is_same(stamp, &now));
         self.0.iter().find(|one| !same(one)).map(|(file, _)| file)
+    }
+}
+
+impl Copied {
+    /// Removes and returns these layers, because the stream itself is about to change their files.
+    /// The caller checks them first.
+    pub(super) fn take(&mut self, wanted: &[usize]) -> Vec<One> {
+        let all = std::mem::take(&mut self.all).into_iter();
+        let (taken, left) = all.partition(|one| wanted.contains(&one.unit));
+        self.all = left;
+        Vec::from(taken)
+    }
+
+    /// Puts layers back whose files were not changed after all.
+    pub(super) fn put_back(&mut self, layers: Vec<One>) {
+        layers.into_iter().rev().for_each(|one| self.all.push_front(one));
+    }
+
+    /// Returns the changes that were found and not yet reported, a layer per call.
+    ///
+    /// # Errors
+    /// A file that changed while its pages were copied.
+    pub(super) fn next_change(&mut self) -> Result<()> {
+        self.changed.pop_front().map_or(Ok(()), Err)
     }
 }
 

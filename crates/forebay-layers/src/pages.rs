@@ -87,13 +87,11 @@ impl FilePages {
     }
 
     /// The first address.
-    #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
     /// Bytes that are mapped.
-    #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -186,20 +184,17 @@ impl Stamp {
 
     /// True if `now` is the state of a different file, or the bytes may have changed. The ctime
     /// does not count: new names, owners and permissions change it, and none of the bytes.
-    #[must_use]
     pub fn is_outdated(&self, now: &Self) -> bool {
         let bytes = |of: &Self| (of.identity, of.size, of.written);
         bytes(self) != bytes(now)
     }
 
     /// Inode, size, and mtime in seconds and nanoseconds: the same for every process of a host.
-    #[must_use]
     pub fn facts(&self) -> (u64, i64, (i64, i64)) {
         (self.identity.1, self.size, self.written)
     }
 
     /// True if the last change is old enough that no write that began then is still in progress.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         let now = rustix::time::clock_gettime(ClockId::Realtime);
         let seconds = now.tv_sec.saturating_sub(self.changed.0);

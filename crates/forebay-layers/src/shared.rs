@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
@@ -10,21 +10,18 @@ use forebay::{Engine, Error, Operation, Result, RouteShare};
 
 use forebay_base::lock::{Condvar, Mutex, MutexGuard};
 
-use super::after::Copied;
-use super::group::Group;
+use super::group::{Group, Member};
 use super::homes::PinnedUnit;
 use super::layer::Unit;
-use super::mapped::Stamps;
+use super::mapped::{Copied, Stamps};
 use super::marks::{Mark, Marks};
+use super::options::StreamOptions;
 use super::order::Sequence;
 use super::placement::{Placement, Tier};
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
-use super::store::Store;
-use super::ties::Ties;
-use super::turn::Turn;
-use super::writing::{Writer, Writes};
-use super::{LayerTimes, StreamOptions, StreamStatistics};
+use super::store::{Store, Writer, Writes};
+use super::{LayerTimes, StreamStatistics};
 
 /// The shared state of a stream.
 pub(super) struct Shared {
@@ -42,13 +39,20 @@ pub(super) struct Shared {
     pub(super) file_lane: Stream,
     pub(super) checks: bool,
     pub(super) writer: Writer,
-    /// Computed at the first write.
-    pub(super) ties: OnceLock<Ties>,
     state: Mutex<State>,
     /// Notified for the thread that takes layers.
     pub(super) came: Condvar,
     /// Notified for threads that wait for the turn.
     pub(super) turned: Condvar,
+}
+
+/// The state of the turn (`turn`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Turn {
+    #[default]
+    Free,
+    /// Held by a thread, which may be in a driver call.
+    Taken,
 }
 
 /// The pages that a layer was copied from, which may be unpinned by now, and the earlier stamps of
@@ -162,7 +166,6 @@ impl Shared {
             file_lane,
             checks: options.check,
             writer: Writer::default(),
-            ties: OnceLock::new(),
             state: Mutex::new(state),
             came: Condvar::new(),
             turned: Condvar::new(),
@@ -288,10 +291,6 @@ impl Shared {
         (next, if is_open { state.schedule.missing(until) } else { Vec::new() })
     }
 
-    pub(super) fn is_closing(&self) -> bool {
-        self.lock().closing
-    }
-
     /// Records that all copies of a layer are queued.
     pub(super) fn arrived(&self, state: &mut State, load: Load, loaded: Loaded) {
         // The next contents of the buffer wait for these copies too, because the layer may never be
@@ -313,12 +312,6 @@ impl Shared {
         state.schedule.failed(load.buffer);
         state.failures.entry(load.unit).or_insert(error);
         drop(state);
-        self.came.notify_all();
-    }
-
-    /// Records that the GPU failed.
-    pub(super) fn lose(&self, error: Error) {
-        self.lock().lost.get_or_insert(error);
         self.came.notify_all();
     }
 
@@ -355,6 +348,26 @@ impl Shared {
             source.detail = format!("{}{colon}`{name}` was to be taken next", source.detail);
         }
         error
+    }
+}
+
+impl Member for Shared {
+    fn is_closing(&self) -> bool {
+        self.lock().closing
+    }
+
+    fn lose(&self, error: Error) {
+        self.lock().lost.get_or_insert(error);
+        self.came.notify_all();
+    }
+
+    fn look_again(&self) -> bool {
+        Self::look_again(self);
+        !self.lock().copied.all.is_empty()
+    }
+
+    fn mark_lanes(&self) -> DeviceResult<[Mark; 2]> {
+        Ok([self.marks.put(self.memory_lane)?, self.marks.put(self.file_lane)?])
     }
 }
 

@@ -46,13 +46,11 @@ pub struct LayerTimes {
 
 impl LayerTimes {
     /// Time on the GPU: compute and stall.
-    #[must_use]
     pub fn time(&self) -> Duration {
         self.compute + self.stall
     }
 
     /// The part of that beyond the longer of its compute and its transfer.
-    #[must_use]
     pub fn overhead(&self) -> Duration {
         self.time().saturating_sub(self.compute.max(self.transfer))
     }
@@ -91,14 +89,12 @@ pub struct PassTimes {
 
 impl PassTimes {
     /// Time of the pass on the GPU.
-    #[must_use]
     pub fn time(&self) -> Duration {
         self.compute + self.stall
     }
 
     /// The part of that beyond the longest of compute, transfers from pinned memory, and transfers
     /// from files.
-    #[must_use]
     pub fn overhead(&self) -> Duration {
         let pinned = self.transfer.saturating_sub(self.file_transfer);
         self.time().saturating_sub(self.compute.max(self.file_transfer).max(pinned))

@@ -1,18 +1,66 @@
-//! The GPU memory of a stream.
+//! The GPU memory of a stream, and the writes from it.
 
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use forebay::gpu::Device;
 use forebay::{Buffer, Engine, Error, Operation, Result};
+use forebay_base::lock::Lock;
 
 use super::layer::Unit;
+use super::mapped::One;
+use super::marks::Mark;
 
 /// Buffers for layers.
 #[derive(Debug)]
 pub(super) struct Store {
     /// All are as large as the largest unit.
     pub(super) buffers: Vec<Buffer>,
+}
+
+/// A layer to be written.
+pub(super) struct Write {
+    pub(super) unit: usize,
+    pub(super) buffer: usize,
+    pub(super) store: Arc<Store>,
+    /// Signaled when all of it is loaded, and when all changes to it are done. The latter may
+    /// be on a stream that does not wait for the former.
+    pub(super) marks: [Mark; 2],
+    /// Layers of the same files that may still be copied from pages. Changes by other writers to
+    /// those can only be detected before this write.
+    pub(super) copied: Vec<One>,
+}
+
+/// The sender to the writer thread.
+#[derive(Debug, Default)]
+pub(super) struct Writer(pub(super) Lock<Option<Sender<Write>>>);
+
+/// The pending writes.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    /// The buffers of layers that are being written.
+    pub(super) buffers: Vec<usize>,
+    /// Errors that were not yet reported.
+    pub(super) failures: VecDeque<Error>,
+    /// Bytes that were written.
+    pub(super) bytes: u64,
+    /// Whether the code after a write panics.
+    #[cfg(test)]
+    pub(super) breaks: bool,
+}
+
+impl Writes {
+    /// Whether the layer in a buffer is being written.
+    pub(super) fn of(&self, buffer: usize) -> bool {
+        self.buffers.contains(&buffer)
+    }
+
+    /// Whether any layer is being written.
+    pub(super) fn is_any(&self) -> bool {
+        !self.buffers.is_empty()
+    }
 }
 
 impl Store {

@@ -107,31 +107,26 @@ impl Taken {
     }
 
     /// Position in the order, from 0.
-    #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
     /// Index in the stream's list of layers.
-    #[must_use]
     pub fn layer(&self) -> usize {
         self.shared.units()[self.unit].layer
     }
 
     /// Index of the slice in the layer, from 0.
-    #[must_use]
     pub fn slice(&self) -> usize {
         self.shared.units()[self.unit].slice
     }
 
     /// The layer's part number of its first part; not 0 for any slice but the first.
-    #[must_use]
     pub fn first_part(&self) -> usize {
         self.shared.units()[self.unit].first_part
     }
 
     /// The name used in errors and reports.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.units()[self.unit].name
     }

@@ -14,14 +14,14 @@ use forebay::{Buffer, Error, Operation, Result};
 
 use super::group::Job;
 use super::homes::PinnedUnit;
-use super::layer::Unit;
+use super::layer::{Unit, refuse};
 use super::mapped::Pages;
 use super::marks::{Mark, forget_passed};
 use super::schedule::{Load, Next};
 use super::shared::{From, FromPages, Held, Loaded, Shared, State, released};
 use super::store::Store;
 use super::turn::Submit;
-use super::{LayerTimes, Step, Taken, refuse};
+use super::{LayerTimes, Step, Taken};
 
 /// Fill byte for released memory in checked mode: a NaN as float of 8, 16, 32 or 64 bits.
 const NAN: u8 = 0xff;

@@ -1,7 +1,4 @@
-//! Which layers share bytes, and which share files. It matters when a layer is written back, and is
-//! computed once. Pure.
-
-use std::collections::HashMap;
+//! Which layers share bytes, and which share files. It matters when a layer is written back. Pure.
 
 /// Identifies a file.
 type Identity = (u64, u64);
@@ -9,73 +6,47 @@ type Identity = (u64, u64);
 /// A byte range of a file: identity, offset, length.
 pub(super) type Bytes = (Identity, u64, u64);
 
-/// The overlaps between units.
-#[derive(Debug)]
+/// The units that share a file with a unit, including itself.
+#[derive(Debug, Default)]
 pub(super) struct Ties {
-    /// Per unit: one of its parts that overlaps, and the unit it overlaps with: another one, or the
-    /// same one in another part.
-    shared: Vec<Option<(usize, usize)>>,
-    /// Per unit: its files. Per file: the units that use it.
-    files: Vec<Vec<usize>>,
-    units: Vec<Vec<usize>>,
-}
-
-/// A part that is not empty.
-struct Piece {
-    file: usize,
-    start: u64,
-    end: u64,
-    unit: usize,
-    part: usize,
+    pub(super) units: Vec<usize>,
+    /// A part of the unit that overlaps, and the unit it overlaps with: a different one, or itself
+    /// in a second part.
+    pub(super) shared: Option<(usize, usize)>,
 }
 
 impl Ties {
-    /// Finds the overlaps of units from the bytes of their parts.
-    pub(super) fn new<I: IntoIterator<Item = Bytes>>(of: impl Iterator<Item = I>) -> Self {
-        let mut ties = Self { shared: Vec::new(), files: Vec::new(), units: Vec::new() };
-        let (mut numbers, mut pieces) = (HashMap::new(), Vec::new());
-        for (unit, parts) in of.enumerate() {
-            let mut files = Vec::new();
-            for (part, (identity, start, len)) in parts.into_iter().enumerate() {
-                let file = *numbers.entry(identity).or_insert(ties.units.len());
-                if file == ties.units.len() {
-                    ties.units.push(Vec::new());
+    /// Finds those of unit `number` from the bytes of all units' parts.
+    pub(super) fn new<I: IntoIterator<Item = Bytes>>(
+        number: usize,
+        own: impl Iterator<Item = Bytes> + Clone,
+        all: impl Iterator<Item = I>,
+    ) -> Self {
+        let mut files: Vec<Identity> = own.clone().map(|(file, ..)| file).collect();
+        files.sort_unstable();
+        files.dedup();
+        let pieces = own.enumerate().filter(|(_, (.., len))| *len > 0);
+        let pieces = pieces.map(|(part, (file, start, len))| (file, start, start + len, part));
+        let mut pieces: Vec<_> = pieces.collect();
+        pieces.sort_unstable();
+        let overlaps = pieces.windows(2).find(|two| two[0].0 == two[1].0 && two[0].2 > two[1].1);
+        let mut ties = Self { shared: overlaps.map(|two| (two[0].3, number)), ..Self::default() };
+        for (unit, parts) in all.enumerate() {
+            let mut is_tied = false;
+            for (file, start, len) in parts {
+                is_tied |= files.binary_search(&file).is_ok();
+                if unit == number || len == 0 || ties.shared.is_some() {
+                    continue;
                 }
-                if ties.units[file].last() != Some(&unit) {
-                    ties.units[file].push(unit);
-                    files.push(file);
-                }
-                if len > 0 {
-                    pieces.push(Piece { file, start, end: start + len, unit, part });
-                }
+                // Its own pieces do not overlap, so their ends are in order too.
+                let next = pieces.partition_point(|piece| (piece.0, piece.2) <= (file, start));
+                let next = pieces.get(next).filter(|piece| piece.0 == file);
+                let met = next.filter(|piece| piece.1 < start + len);
+                ties.shared = met.map(|piece| (piece.3, unit));
             }
-            ties.files.push(files);
-        }
-        ties.shared = vec![None; ties.files.len()];
-        pieces.sort_by_key(|piece| (piece.file, piece.start));
-        // The piece that reaches furthest so far in its file overlaps whatever another one does.
-        let mut furthest: Option<&Piece> = None;
-        for piece in &pieces {
-            let before = furthest.filter(|before| before.file == piece.file);
-            if let Some(before) = before.filter(|before| before.end > piece.start) {
-                ties.shared[piece.unit].get_or_insert((piece.part, before.unit));
-                ties.shared[before.unit].get_or_insert((before.part, piece.unit));
-            }
-            if before.is_none_or(|before| piece.end > before.end) {
-                furthest = Some(piece);
-            }
+            ties.units.extend(is_tied.then_some(unit));
         }
         ties
-    }
-
-    /// A part of the unit that overlaps, and the other unit; itself if another part of it overlaps.
-    pub(super) fn shared(&self, unit: usize) -> Option<(usize, usize)> {
-        self.shared[unit]
-    }
-
-    /// The units that share a file with this unit, including itself; some may be repeated.
-    pub(super) fn tied_to(&self, unit: usize) -> impl Iterator<Item = usize> {
-        self.files[unit].iter().flat_map(|&file| self.units[file].iter().copied())
     }
 }
 
@@ -100,8 +71,9 @@ mod tests {
                 1..9,
             ),
         ) {
-            let ties = Ties::new(units.iter().map(|parts| parts.iter().copied()));
             for (number, parts) in units.iter().enumerate() {
+                let all = units.iter().map(|parts| parts.iter().copied());
+                let ties = Ties::new(number, parts.iter().copied(), all);
                 let meets = |part: usize, other: usize| {
                     units[other].iter().enumerate().any(|(place, of)| {
                         (other, place) != (number, part) && meet(&parts[part], of) //
@@ -109,19 +81,16 @@ mod tests {
                 };
                 let is_tied =
                     (0..parts.len()).any(|part| (0..units.len()).any(|other| meets(part, other)));
-                prop_assert_eq!(ties.shared(number).is_some(), is_tied);
-                if let Some((part, other)) = ties.shared(number) {
+                prop_assert_eq!(ties.shared.is_some(), is_tied);
+                if let Some((part, other)) = ties.shared {
                     prop_assert!(meets(part, other));
                 }
-                let mut tied: Vec<usize> = ties.tied_to(number).collect();
-                tied.sort_unstable();
-                tied.dedup();
                 let has = |other: &[Bytes]| {
                     other.iter().any(|of| parts.iter().any(|part| part.0 == of.0))
                 };
                 let all: Vec<usize> =
                     (0..units.len()).filter(|&other| has(&units[other])).collect();
-                prop_assert_eq!(tied, all);
+                prop_assert_eq!(ties.units, all);
             }
         }
     }

@@ -13,19 +13,10 @@ use forebay::Result;
 
 use forebay_base::lock::MutexGuard;
 
-use super::shared::{Shared, State, closed, panicked};
+use super::shared::{Shared, State, Turn, closed, panicked};
 
 /// Interval for checking whether a stream was closed too long ago to wait for the turn.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
-
-/// The state of the turn.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Turn {
-    #[default]
-    Free,
-    /// Held by a thread, which may be in a driver call.
-    Taken,
-}
 
 /// The turn, with the state locked. Dropping it releases both.
 pub(super) struct Submit<'a> {

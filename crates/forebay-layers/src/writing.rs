@@ -3,7 +3,6 @@
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -12,60 +11,14 @@ use std::time::{Duration, Instant};
 
 use forebay::gpu::CallerStream;
 use forebay::{Error, Operation, Result, Transfer};
-use forebay_base::lock::Lock;
 
-use super::after::One;
 use super::layer::LayerPart;
-use super::marks::Mark;
 use super::shared::{Held, Shared, State, stuck};
-use super::store::Store;
+use super::store::{Write, Writes};
 use super::ties::Ties;
 
 /// Interval for calling the `go_on` callback.
 const CHECKS_EVERY: Duration = Duration::from_millis(50);
-
-/// A layer to be written.
-struct Write {
-    unit: usize,
-    buffer: usize,
-    store: Arc<Store>,
-    /// Signaled when all of it is loaded, and when all changes to it are done. The latter may
-    /// be on a stream that does not wait for the former.
-    marks: [Mark; 2],
-    /// Layers of the same files that may still be copied from pages. Changes by other writers to
-    /// those can only be detected before this write.
-    copied: Vec<One>,
-}
-
-/// The sender to the writer thread.
-#[derive(Debug, Default)]
-pub(super) struct Writer(Lock<Option<Sender<Write>>>);
-
-/// The pending writes.
-#[derive(Debug, Default)]
-pub(super) struct Writes {
-    /// The buffers of layers that are being written.
-    buffers: Vec<usize>,
-    /// Errors that were not yet reported.
-    failures: VecDeque<Error>,
-    /// Bytes that were written.
-    pub(super) bytes: u64,
-    /// Whether the code after a write panics.
-    #[cfg(test)]
-    breaks: bool,
-}
-
-impl Writes {
-    /// Whether the layer in a buffer is being written.
-    pub(super) fn of(&self, buffer: usize) -> bool {
-        self.buffers.contains(&buffer)
-    }
-
-    /// Whether any layer is being written.
-    pub(super) fn is_any(&self) -> bool {
-        !self.buffers.is_empty()
-    }
-}
 
 impl Shared {
     /// Writes the unit taken at `position` to its files, after the work queued on `compute` up to
@@ -80,7 +33,9 @@ impl Shared {
     ) -> Result<()> {
         let unit = &self.units()[number];
         let of_it = |error: Error| error.of_layer(Operation::Write, &unit.name);
-        let ties = self.ties();
+        let bytes = |part: &LayerPart| (part.file.identity(), part.offset, part.len);
+        let all = self.units().iter().map(|unit| unit.parts.iter().map(bytes));
+        let ties = Ties::new(number, unit.parts.iter().map(bytes), all);
         let mut state = self.submit()?;
         state.check_open()?;
         let Held { buffer, .. } = self.held(&state, (position, number), Operation::Write)?;
@@ -88,7 +43,7 @@ impl Shared {
             let reason = "the file was opened for reading: open it for writing";
             return Err(of_it(refused(part, reason.into())));
         }
-        if let Some((part, other)) = ties.shared(number) {
+        if let Some((part, other)) = ties.shared {
             let reason = if other == number {
                 "another part of it has some of these bytes too, so a write would be ambiguous"
                     .into()
@@ -117,8 +72,8 @@ impl Shared {
         state.writes.buffers.push(buffer);
         // The host copy, if any, holds old bytes now.
         self.group.homes().outdate(number);
-        self.let_written_pages_go(ties, number);
-        let copied = state.copied.take(ties.tied_to(number));
+        self.let_written_pages_go(&ties);
+        let copied = state.copied.take(&ties.units);
         let write = Write { unit: number, buffer, store, marks: [ready, computed], copied };
         if let Err(SendError(mut write)) = self.writer().send(write) {
             state.copied.put_back(std::mem::take(&mut write.copied));
@@ -128,17 +83,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Which units share bytes or files.
-    fn ties(&self) -> &Ties {
-        let bytes = |part: &LayerPart| (part.file.identity(), part.offset, part.len);
-        let units = self.units().iter().map(|unit| unit.parts.iter().map(bytes));
-        self.ties.get_or_init(|| Ties::new(units))
-    }
-
     /// Unpins pages of files that a unit is written to. A reader cannot distinguish this
     /// write from another process's.
-    fn let_written_pages_go(&self, ties: &Ties, number: usize) {
-        for other in ties.tied_to(number) {
+    fn let_written_pages_go(&self, ties: &Ties) {
+        for &other in &ties.units {
             let mut homes = self.group.homes();
             if homes.maps.is_open(other) {
                 let name = &self.units()[other].name;
@@ -195,7 +143,7 @@ impl Shared {
         let failed = |source| self.failed(unit.len, source);
         let bound = self.engine.options().watchdog;
         let waits = || self.closed_for().is_none_or(|closed| closed < bound);
-        for mark in write.marks.iter().chain(write.copied.iter().map(One::ready)) {
+        for mark in write.marks.iter().chain(write.copied.iter().map(|one| &one.ready)) {
             if !mark.wait_while(&mut || waits()).map_err(failed)? {
                 return Err(self.not_over(stuck()));
             }
