@@ -175,35 +175,3 @@ fn passes_take_as_long_as_was_predicted() {
         assert!(fits, "{milliseconds} ms, {pinned} pinned");
     }
 }
-
-/// What a caller gains from a prediction: with the memory that it names, the next stream is bound
-/// by its compute. Prints both passes as multiples of their compute.
-#[test]
-#[ignore = "measures"]
-fn what_a_prediction_is_for() {
-    let rig = Rig::with("sim:bandwidth=50MB/s,latency=0us");
-    let model = rig.model(LAYERS, 2_000_000);
-    for milliseconds in [10, 15, 20, 25, 30, 35] {
-        let predicted = |budget| {
-            let mut options = ordered(Order::Forward, Some(budget));
-            options.mapped_budget = Some(0);
-            let stream = rig.stream(&model, options);
-            for _ in 0..5 {
-                while rig.next(&stream).expect("it can be read").is_some() {
-                    let time = Duration::from_millis(milliseconds);
-                    rig.device.work(rig.compute(), time).expect("a stream");
-                }
-            }
-            rig.device.synchronize(rig.stream).expect("the compute ends");
-            let passes = stream.statistics().passes;
-            let last = passes.last().expect("five passes");
-            let share = last.time().as_secs_f64() / last.compute.as_secs_f64();
-            (stream.prediction().expect("five passes are over"), share)
-        };
-        let first = ROOM as u64 * model.layers[0].len();
-        let (before, share) = predicted(first);
-        let more = before.more_gpu.unwrap_or(0);
-        let (after, then) = predicted(first + more);
-        println!("{milliseconds},{more},{share:.3},{then:.3},{:?},{:?}", before.limit, after.limit);
-    }
-}

@@ -6,10 +6,10 @@ use std::cell::Cell;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay::{Error, OpenOptions, RequestOptions};
+use forebay::{Error, OpenOptions};
 use forebay_layers::{Layer, LayerStream, Order, Step, StreamOptions, Taken};
 
 use crate::lab::seeds::{Dice, each, index};
@@ -350,41 +350,4 @@ fn pending_writes_are_made_whenever_the_stream_is_closed() {
     });
     // One seed alone may end the stream before anything is written.
     assert!(most.get() > 0 || std::env::var_os("FOREBAY_SEED").is_some(), "nothing was written");
-}
-
-/// Milliseconds of a layer in passes that change every layer: written back, and written by the
-/// caller before it takes the next. Prints, and asserts nothing about time.
-#[test]
-#[ignore = "measures"]
-fn what_writing_back_hides() {
-    // Loading, computing and writing a layer last 20 ms each.
-    let (time, len) = (Duration::from_millis(20), 4_000_000);
-    let rig = Rig::with("sim:bandwidth=200MB/s,latency=0us");
-    let model = writable(&rig, len);
-    let options = || ordered(Order::Forward, Some(3 * model.layers[0].len()));
-    let by_hand = |layer: &Taken| {
-        rig.device.synchronize(rig.stream).expect("the compute ends");
-        let memory = layer.memory().expect("it is held");
-        for (part, range) in model.layers[layer.layer()].parts().iter().zip(layer.parts()) {
-            // SAFETY: memory of a GPU is never a slice.
-            let bytes = unsafe { memory.share(range.start, part.len) };
-            let write = part.file.start_write(part.offset, bytes, &RequestOptions::default());
-            write.expect("a write").wait().0.expect("it is written");
-        }
-    };
-    let pass = |stream: &LayerStream, is_by_hand: bool| {
-        let began = Instant::now();
-        while let Some(layer) = rig.next(stream).expect("it can be read") {
-            rig.device.work(rig.compute(), time).expect("a stream");
-            if is_by_hand { by_hand(&layer) } else { write_back(&rig, &layer).expect("a write") }
-        }
-        stream.flush_while(&mut || true).expect("all is written");
-        began.elapsed().as_secs_f64() * 1e3 / COUNT as f64
-    };
-    let streams = [rig.stream(&model, options()), rig.stream(&model, options())];
-    for round in 0..12 {
-        let [back, hand] =
-            [false, true].map(|by_hand| pass(&streams[usize::from(by_hand)], by_hand));
-        println!("{round},{back:.2},{hand:.2},{:.3}", hand / back);
-    }
 }
