@@ -8,6 +8,7 @@ mod cufile;
 mod executables;
 mod folders;
 mod lab;
+mod pages;
 mod prepare;
 mod process;
 mod python;
@@ -52,6 +53,8 @@ enum Chore {
         /// Tools to use; all by default.
         tools: Vec<sanitize::Tool>,
     },
+    /// Build the references of Python, Rust, the command and results files: `target/pages`.
+    Pages,
     /// Build the Python package as a release wheel, install it and test it.
     Wheel,
     /// Pack tests and bars for a machine without cargo: `DIR/run`, `DIR/run bench`.
@@ -87,6 +90,7 @@ impl Chore {
             Self::Sanitize { tools } => {
                 reported(|report, root| sanitize::run(report, root, &tools))
             }
+            Self::Pages => reported(pages::run),
             Self::Wheel => reported(wheel::run),
             Self::Bundle { dir, gpus: true } => bundle::gpus(&repository()?, &dir).map(|()| true),
             Self::Bundle { dir, gpus: false } => bundle::run(&repository()?, &dir).map(|()| true),

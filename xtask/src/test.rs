@@ -12,7 +12,7 @@ use crate::executables::{self, Built, Executable};
 use crate::folders::{failed, make, remove};
 use crate::process::{self, Result, say};
 use crate::report::Report;
-use crate::{bundle, cufile, lab, prepare, python, sanitize, servers, soak, tidy, wheel};
+use crate::{bundle, cufile, lab, pages, prepare, python, sanitize, servers, soak, tidy, wheel};
 
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
@@ -84,10 +84,6 @@ pub(crate) fn run(root: &Path, all: bool, install: bool) -> Result<bool> {
     report.step("micro-benchmarks", process::succeeds(&mut benches)?);
     readme(&mut report, root, built.library.as_deref())?;
     if all {
-        heading("documentation");
-        // Libraries only: the library and the command share the name `forebay`, and so a page.
-        let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib"]);
-        report.step("documentation", process::succeeds(docs.env("RUSTDOCFLAGS", "-D warnings"))?);
         heading("slow tests");
         tests(&mut report, &["--ignored"]);
         slow(&mut report, root, cargo)?;
@@ -195,6 +191,8 @@ fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) ->
     python::slow(report, root)?;
     heading("torch and servers");
     servers::run(report, root)?;
+    heading("documentation");
+    pages::run(report, root)?;
     sanitize::run(report, root, &[])?;
     heading("wheel");
     wheel::run(report, root)?;
