@@ -436,10 +436,10 @@ def cold(lab: Lab) -> Found:
 
 
 def layers(lab: Lab, megabytes: int) -> Found:
-    """Passes of layers from the page cache over their line: `python -m forebay.stream_bench`."""
+    """Passes of layers from the page cache over their line: `python benches/layers`."""
     size = 1 if lab.tiny else megabytes
     command: list[object] = [
-        sys.executable, "-m", "forebay.stream_bench", "--ways", "forebay", "--layer-mb", size,
+        sys.executable, Path(__file__).parents[1] / "layers", "--ways", "forebay", "--layer-mb", size,
         "--tokens", ",".join(map(str, TOKENS)), "--rounds", 3, "--out", lab.scratch,
         "--file", lab.scratch / f"layers-{megabytes}.bin",
     ]  # fmt: skip
@@ -447,7 +447,7 @@ def layers(lab: Lab, megabytes: int) -> Found:
     return {
         f"layers of {megabytes:,} MB, {point['tokens']:,} tokens":
             [point["ways"]["forebay"]["over_line"]]
-        for point in json.loads((lab.scratch / "stream_bench.json").read_text())["points"]
+        for point in json.loads((lab.scratch / "layers.json").read_text())["points"]
     }  # fmt: skip
 
 

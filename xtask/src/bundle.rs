@@ -79,12 +79,14 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
 
 /// Fills `folder` with the bars for GPUs, the wheel and the commit.
 pub(crate) fn gpus(root: &Path, folder: &Path) -> Result<()> {
-    clear(folder, &["gpus"])?;
+    clear(folder, &["gpus", "layers"])?;
     let wheel = wheel::build(root, &wheel::maturin(root)?)?;
     let to = folder.join("gpus");
-    for file in entries(&root.join("benches/gpus"))?.into_iter().chain([wheel]) {
-        if file.is_file() {
-            folders::copy(&file, &to.join(file.file_name().unwrap_or_default()))?;
+    folders::copy(&wheel, &to.join(wheel.file_name().unwrap_or_default()))?;
+    for part in ["gpus", "layers"] {
+        for file in entries(&root.join("benches").join(part))?.iter().filter(|file| file.is_file())
+        {
+            folders::copy(file, &folder.join(part).join(file.file_name().unwrap_or_default()))?;
         }
     }
     write(&to.join("commit"), &commit(root))?;
@@ -105,7 +107,7 @@ fn clear(folder: &Path, parts: &[&str]) -> Result<()> {
     }
     // Written first, so that an interrupted bundle can be made anew.
     write(&mark, MARK_TEXT)?;
-    for part in ["bin", "tests", "gpus"] {
+    for part in ["bin", "tests", "gpus", "layers"] {
         remove(&folder.join(part))?;
     }
     parts.iter().try_for_each(|part| make(&folder.join(part)))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import theory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+import theory
 
 _BYTES = ("pinned_bytes", "mapped_bytes", "file_bytes")
 

@@ -1,16 +1,13 @@
-"""The least time of a pass: a number of buffers, one link, one compute, and nothing else.
+"""The least time of a pass: a number of buffers, one link, one compute, and nothing else; the
+sources and the sizes of layers.
 
 It is independent of the engine, which is compared with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 ORDERS = ("forward", "backward", "train")
 
 
@@ -115,3 +112,65 @@ def line(
     shorter, which nothing can hide.
     """
     return simulated(plan(turns(order, layers), buffers), compute, transfer)
+
+
+SOURCES = ("drive", "page-cache", "slots", "pinned", "half")
+
+#: The sources that read from a drive.
+COLD = ("drive", "half")
+
+
+def is_from_drive(place: int) -> bool:
+    """Whether the layer at this place of a pass comes from the drive, with the source `half`."""
+    return place % 2 == 1
+
+
+def from_drive(source: str, taken: Sequence[int], layers: int) -> list[int]:
+    """The taken layers that come from the drive; ``layers`` is the number of layers of a set."""
+    comes = {"drive": lambda _: True, "half": is_from_drive}.get(source, lambda _: False)
+    return [layer for layer in taken if comes(layer % layers)]
+
+
+def part_from_drive(source: str, layers: int) -> float:
+    """The share of a pass's bytes that comes from the drive."""
+    return len(from_drive(source, range(layers), layers)) / layers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a layer."""
+
+    hidden: int = 5120
+    query_heads: int = 96
+    key_heads: int = 8
+    head: int = 128
+    expert: int = 1536
+    active: int = 8
+
+    @property
+    def queries(self) -> int:
+        """The width of all queries."""
+        return self.query_heads * self.head
+
+    @property
+    def mixed(self) -> int:
+        """The width of all queries, keys and values."""
+        return self.queries + 2 * self.key_heads * self.head
+
+    @property
+    def experts(self) -> int:
+        """Experts of a token: the shared one and the active routed ones."""
+        return self.active + 1
+
+    def operations(self, tokens: int, *, backward: bool) -> int:
+        """Multiplications and additions of one turn, with the causal half of attention.
+
+        Backward takes three times as many: forward once more, and for each product the gradients of
+        both factors.
+        """
+        weights = self.hidden * (self.mixed + self.queries)
+        weights += self.experts * 3 * self.hidden * self.expert
+        # Each token attends to itself and all before, once for weights and once for values.
+        attention = self.queries * tokens * (tokens + 1)
+        forward = 2 * tokens * weights + 2 * attention
+        return 3 * forward if backward else forward

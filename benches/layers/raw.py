@@ -7,16 +7,11 @@ import mmap
 import os
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
-
-from forebay._errors import shown
-from forebay._forebay import Descriptor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from typing import Any
 
 #: Threads, and bytes of each read.
 Kind = tuple[int, int]
@@ -101,7 +96,7 @@ class Raw:
         self, todo: list[tuple[int, int]], room: memoryview, failed: list[Exception]
     ) -> None:
         try:
-            with Descriptor(self._path, self._flags) as file:
+            with _opened(self._path, self._flags) as file:
                 while todo and not failed:
                     try:
                         offset, size = todo.pop()
@@ -116,7 +111,7 @@ class Raw:
         while done < len(room):
             got = os.preadv(file, [room[done:]], offset + done)
             if not got:
-                place = f"`{shown(self._path)}` at {offset + done}"
+                place = f"`{self._path}` at {offset + done}"
                 raise OSError(f"cannot read {place}: it ends there")
             done += got
 
@@ -132,10 +127,19 @@ def _room(size: int) -> memoryview:
     return room
 
 
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    file = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
 def _direct(path: Path) -> int:
     """O_DIRECT if the file can be opened and read with it, else 0."""
     try:
-        with Descriptor(path, os.O_RDONLY | os.O_DIRECT) as file:
+        with _opened(path, os.O_RDONLY | os.O_DIRECT) as file:
             with mmap.mmap(-1, mmap.PAGESIZE) as memory:
                 os.preadv(file, [memory], 0)
     except OSError:

@@ -6,14 +6,11 @@ Memory is allocated before, and the work is a graph: neither an allocator nor Py
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-import torch  # type: ignore[import-not-found,unused-ignore]
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .shape import Shape
+import torch
+from theory import Shape
 
 
 class Compute:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import resource
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
-import torch  # type: ignore[import-not-found,unused-ignore]
-
-from . import model as files
-from . import residency
-from .samples import ALONE, Sample, in_turn
-from .sources import from_drive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .compute import Compute
-    from .model import Model
-    from .raw import Raw
-    from .ways.pinned import Pinned
-    from .ways.way import Way
-
+import forebay
+import layer_file
+import torch
+from compute import Compute
+from forebay.stream import LayerStream
+from layer_file import Model
+from passes import ALONE, Sample, in_turn
+from raw import Raw
+from theory import from_drive
+from ways import Pinned, Way
 
 #: Seconds of untimed compute before each turn, so that the GPU has rested equally long before each:
 #: earlier work counts (docs/internals.md#layers). The length is a guess, which no run has measured.
@@ -116,7 +111,7 @@ class Rounds:
         """Evicts the file from all memory."""
         for way in self._ways.values():
             way.forget()
-        residency.evict(self._model.path)
+        evict(self._model)
 
     def _keep_busy(self) -> None:
         """Computes for a while."""
@@ -185,7 +180,7 @@ def check(model: Model, way: Way, order: str, times: int) -> None:
 
     def use(layer: int, memory: torch.Tensor) -> None:
         with torch.cuda.stream(stream):
-            found.append((layer, files.weighed(memory.view(torch.int64))))
+            found.append((layer, layer_file.weighed(memory.view(torch.int64))))
 
     for number in range(2 * times):
         way.run(model.passes(order, number), stream, use)
@@ -193,3 +188,76 @@ def check(model: Model, way: Way, order: str, times: int) -> None:
     for layer, total in found:
         if int(total) != model.sums[layer]:
             raise RuntimeError(f"{way.name}: mismatch in layer {layer}")
+
+
+def evict(model: Model) -> None:
+    """Evicts the layers from the page cache."""
+    with forebay.open(model.path) as file:
+        file.evict()
+
+
+#: Passes before the first prediction, and measured passes after it.
+_BEFORE, _PASSES = 2, 5
+
+# More than the padding of a pinned layer.
+_ROUNDED = 1 << 16
+
+
+def predictions(
+    model: Model, compute: Compute, raw: Raw, device: str, buffers: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Predicted and measured times of passes with half of the layers pinned: a stream per round.
+
+    Passes follow each other: the next layers are loaded while a pass ends.
+    """
+    return [_trial(model, compute, raw, device, buffers) for _ in range(rounds)]
+
+
+def _predicted(stream: LayerStream) -> float:
+    """The predicted time of the next pass."""
+    prediction = stream.prediction()
+    if prediction is None:
+        raise RuntimeError("no prediction after the second pass of a stream")
+    return float(prediction["pass_s"])
+
+
+def _trial(
+    model: Model, compute: Compute, raw: Raw, device: str, buffers: int
+) -> dict[str, Any]:
+    evict(model)
+    numbers = range(model.layers)
+    with (
+        forebay.open(model.path) as file,
+        LayerStream(
+            [[(file, model.offset(layer), model.nbytes)] for layer in numbers],
+            device,
+            gpu_budget=buffers * model.nbytes,
+            host_budget=model.layers // 2 * (model.nbytes + _ROUNDED),
+            mapped_budget=0,
+            stream=compute.stream,
+        ) as stream,
+    ):
+
+        def one() -> float:
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in stream:
+                compute.run()
+            torch.cuda.synchronize()
+            return time.perf_counter() - started
+
+        before = [one() for _ in range(_BEFORE)]
+        tiers, passes, each = stream.tiers, [], []
+        for _ in range(_PASSES):
+            each.append(_predicted(stream))
+            passes.append(one())
+    drives = [layer for layer in numbers if tiers[layer] == "file"]
+    return {
+        "predicted_s": each[0],
+        "predicted_each_s": each,
+        "tiers": tiers,
+        "before_s": before,
+        "passes_s": passes,
+        # The drive's time right after the passes.
+        "raw_s": raw.read(drives),
+    }

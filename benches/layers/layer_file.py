@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch  # type: ignore[import-not-found,unused-ignore]
+from pathlib import Path
 
 import forebay
-from forebay._errors import shown
-
-from . import theory
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
+import theory
+import torch
 
 #: Words of one step of a checksum, which bounds its memory.
 _PART = 1 << 22
@@ -77,7 +70,15 @@ def _check(model: Model, device: str) -> None:
         begin = torch.from_file(str(path), size=count, dtype=torch.int64)
         if int(weighed(begin.to(device))) == model.sums[0]:
             return
-    raise ValueError(f"`{shown(path)}` has other contents: give another file, or remove it")
+    raise ValueError(f"`{path}` has other contents: give another file, or remove it")
+
+
+def touch(path: Path) -> None:
+    """Reads the file into the page cache."""
+    part = bytearray(64 << 20)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(part):
+            pass
 
 
 def weighed(words: torch.Tensor) -> torch.Tensor:
