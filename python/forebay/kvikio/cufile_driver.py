@@ -5,10 +5,11 @@ They can be read and set, for programs that do, and have no effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-_FIXED: dict[str, Any] = {
+from ._settings import ConfigContextManager, given
+
+_FIXED = {
     "is_gds_available": False,
     "major_version": 0,
     "minor_version": 0,
@@ -16,30 +17,15 @@ _FIXED: dict[str, Any] = {
     "per_buffer_cache_size": 0,
 }
 
-_values: dict[str, Any] = {
+_KNOWN = {
+    **_FIXED,
     "poll_mode": False,
     "poll_thresh_size": 4,
     "max_device_cache_size": 131072,
     "max_pinned_memory_size": 4294967292,
 }
 
-
-class ConfigContextManager:
-    """Settings that stay, or that are restored at the end of a ``with`` block."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        for name in config:
-            if name in _FIXED:
-                raise KeyError(f"`{name}` is read-only")
-            get(name)
-        self._before = {name: _values[name] for name in config}
-        _values.update(config)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        _values.update(self._before)
+_values: dict[str, Any] = {}
 
 
 def set(*config: Any) -> ConfigContextManager:
@@ -49,20 +35,18 @@ def set(*config: Any) -> ConfigContextManager:
         KeyError: there is no such setting, or it is read-only.
         ValueError: other arguments.
     """
-    match config:
-        case (dict() as several,):
-            return ConfigContextManager(several)
-        case (str() as name, value):
-            return ConfigContextManager({name: value})
-    raise ValueError("call `set({name: value, ...})` or `set(name, value)`")
+    for name in given(config):
+        if name in _FIXED:
+            raise KeyError(f"`{name}` is read-only")
+        get(name)
+    return ConfigContextManager(_values, given(config))
 
 
 def get(config_name: str) -> Any:
     """The value of a setting."""
-    known = {**_FIXED, **_values}
-    if config_name not in known:
-        raise KeyError(f"unknown setting `{config_name}`: the settings are {', '.join(known)}")
-    return known[config_name]
+    if config_name not in _KNOWN:
+        raise KeyError(f"unknown setting `{config_name}`: the settings are {', '.join(_KNOWN)}")
+    return _values.get(config_name, _KNOWN[config_name])
 
 
 def libcufile_version() -> tuple[int, int]:
@@ -74,9 +58,4 @@ def driver_open() -> None:
     """Does nothing: there is no driver to open."""
 
 
-def driver_close() -> None:
-    """Does nothing, like `driver_open`."""
-
-
-def initialize() -> None:
-    """Does nothing, like `driver_open`."""
+driver_close = initialize = driver_open

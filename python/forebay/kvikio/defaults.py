@@ -14,8 +14,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from .._errors import shown
 from .._forebay import reader_count
-from . import _environment
+from ._settings import ConfigContextManager, given, parsed
 
 
 class CompatMode(enum.IntEnum):
@@ -74,14 +75,18 @@ _SET_ALONE = {
 }
 """What KvikIO fixes with the first remote file; it accepts none of them in a ``with``."""
 
-_CALL = "call `set({name: value, ...})` or `set(name, value)`"
+_ALIASES = {
+    "num_threads": "thread_pool_nthreads",
+    "KVIKIO_NTHREADS": "thread_pool_nthreads",
+    "KVIKIO_NUM_THREADS": "thread_pool_nthreads",
+}
 
 _values: dict[str, Any] = {}
 """The settings from the environment and from calls."""
 
 
 def _name_of(name: str) -> str:
-    known = "thread_pool_nthreads" if name == "num_threads" else name
+    known = _ALIASES.get(name, name)
     if known not in _KNOWN:
         raise KeyError(f"unknown setting `{name}`: use num_threads, {', '.join(_KNOWN)}")
     return known
@@ -103,25 +108,6 @@ def _checked(name: str, value: Any) -> Any:
     return value
 
 
-class ConfigContextManager:
-    """Settings that stay, or that are restored at the end of a ``with`` block."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        wanted = {_name_of(name): _checked(name, value) for name, value in config.items()}
-        self._before = {name: _values.get(name) for name in wanted}
-        _values.update(wanted)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                _values.pop(name, None)
-            else:
-                _values[name] = value
-
-
 def set(*config: Any) -> ConfigContextManager | None:
     """Sets one by its name and value, or several by a dictionary: permanently, or for a ``with``.
 
@@ -129,16 +115,13 @@ def set(*config: Any) -> ConfigContextManager | None:
         KeyError: the name is unknown.
         ValueError: a value is invalid, or other arguments.
     """
-    match config:
-        case (dict() as several,):
-            alone = sorted(_SET_ALONE.intersection(several))
-            if alone:
-                raise ValueError(f"{alone} cannot be restored: set each by `set(name, value)`")
-            return ConfigContextManager(several)
-        case (str() as name, value):
-            made = ConfigContextManager({name: value})
-            return None if name in _SET_ALONE else made
-    raise ValueError(_CALL)
+    wanted = given(config)
+    alone = sorted(_SET_ALONE.intersection(wanted))
+    if alone and isinstance(config[0], dict):
+        raise ValueError(f"{alone} cannot be restored: set each by `set(name, value)`")
+    checked = {_name_of(name): _checked(name, value) for name, value in wanted.items()}
+    made = ConfigContextManager(_values, checked)
+    return None if alone else made
 
 
 def get(config_name: str) -> Any:
@@ -162,7 +145,8 @@ def notes() -> list[str]:
         for name in _values
         if _KNOWN[name][1] and not (name.startswith("auto_direct_io") and not direct_io())
     )
-    return [*idle, *_environment.unread()]
+    unread = (name for name in os.environ if name.startswith("KVIKIO_") and not _read_by(name))
+    return [*idle, *(f"the variable `{shown(name)}` has no effect" for name in unread)]
 
 
 def direct_io() -> bool:
@@ -181,15 +165,27 @@ def limits() -> dict[str, Any]:
     return options
 
 
+def _read_by(variable: str) -> str | None:
+    """The setting that a variable of the environment sets."""
+    name = _ALIASES.get(variable, variable.removeprefix("KVIKIO_").lower())
+    return name if name in _KNOWN and not name.startswith("remote_") else None
+
+
 def _begin(environment: Mapping[str, str]) -> None:
-    read = _environment.read(environment)
-    checked: dict[str, Any] = {}
-    for variable, name, value in read:
+    found: dict[str, tuple[str, Any]] = {}
+    for variable, text in environment.items():
+        if not variable.startswith("KVIKIO_") or (name := _read_by(variable)) is None:
+            continue
         try:
-            checked[name] = _checked(name, value)
-        except (OverflowError, ValueError) as error:
-            raise ValueError(f"the variable `{variable}`: {error}") from None
-    _values.update(checked)
+            value = _checked(name, parsed(text, _KNOWN[name][0]))
+        except ValueError as error:
+            why = shown(error).removeprefix(f"`{name}` ")
+            raise ValueError(f"the variable `{variable}` {why}") from None
+        other, before = found.setdefault(name, (variable, value))
+        if before != value:
+            text = f"the variables `{other}` and `{variable}` differ: set one of them"
+            raise ValueError(text)
+    _values.update({name: value for name, (_, value) in found.items()})
 
 
 _begin(os.environ)

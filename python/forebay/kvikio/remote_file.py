@@ -46,36 +46,13 @@ class RemoteFile:
         _refuse("make a remote file")
 
     @classmethod
-    def open(cls, url: str, *_: Any, **__: Any) -> RemoteFile:
+    def open(cls, *which: Any, **named: Any) -> RemoteFile:
         """Not offered."""
-        _refuse(f"open `{url}`")
+        _refuse(f"open `{'/'.join(map(str, (*which, *named.values())))}`")
 
-    @classmethod
-    def open_http(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Not offered."""
-        _refuse(f"open `{url}`")
-
-    @classmethod
-    def open_s3(cls, bucket_name: str, object_name: str, nbytes: int | None = None) -> RemoteFile:
-        """Not offered."""
-        _refuse(f"open `{object_name}` of `{bucket_name}`")
-
-    @classmethod
-    def open_s3_url(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Not offered."""
-        _refuse(f"open `{url}`")
-
-    @classmethod
-    def open_s3_public(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Not offered."""
-        _refuse(f"open `{url}`")
+    open_http = open_s3 = open_s3_url = open_s3_public = open_webhdfs = open
 
     @classmethod
     def open_s3_presigned_url(cls, presigned_url: str, nbytes: int | None = None) -> RemoteFile:
         """Not offered."""
         _refuse("open a presigned URL")
-
-    @classmethod
-    def open_webhdfs(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Not offered."""
-        _refuse(f"open `{url}`")

@@ -158,8 +158,8 @@ def test_variables_are_read(variable: str, text: str, name: str, value: str) -> 
 @pytest.mark.parametrize(
     ("variables", "printed"),
     [
-        ({"KVIKIO_TASK_SIZE": "16 pounds"}, "it takes a size"),
-        ({"KVIKIO_TASK_SIZE": "0"}, "cannot be 0"),
+        ({"KVIKIO_TASK_SIZE": "16 pounds"}, "cannot be `16 pounds`: it takes a number, or a size"),
+        ({"KVIKIO_TASK_SIZE": "0"}, "the variable `KVIKIO_TASK_SIZE` cannot be 0"),
         ({"KVIKIO_NTHREADS": "many"}, "it takes a number"),
         ({"KVIKIO_NTHREADS": "-1"}, "it takes a number"),
         ({"KVIKIO_COMPAT_MODE": "perhaps"}, "`on`, `off` or `auto`"),
