@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import errno
+import time
 
 from . import _forebay
 from ._errors import OutOfMemory, shown
 
 _SPARE = 32 << 20
 """Bytes that are left for everything else: page tables, headers, the interpreter."""
+
+_PLENTY, _KNOWN_S = 256 << 20, 0.01
+"""Limits are read again after this time, or if this much would not be left: a read takes as long as
+a small tensor."""
+
+_known = (0.0, 0)
+"""Until when bytes are known to be left, and how many."""
 
 
 def fitting(window: int) -> int:
@@ -23,7 +31,14 @@ def require(nbytes: int, tried: str) -> None:
     Raises:
         OutOfMemory: with the numbers.
     """
-    found = _forebay.memory_left() if nbytes else None
+    global _known
+    until, left = _known
+    now = time.monotonic()
+    if not nbytes or (now < until and nbytes + _PLENTY <= left):
+        _known = until, left - nbytes
+        return
+    found = _forebay.memory_left()
+    _known = now + _KNOWN_S, (1 << 64 if found is None else found[0]) - nbytes
     if found is not None and nbytes + _SPARE > found[0]:
         limit = found[1]
         text = (

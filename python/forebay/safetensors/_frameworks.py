@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._errors import NoDevice, RequestError, shortened, shown
 from .._memory import require
@@ -41,6 +42,10 @@ NAMES = {
     "U64": "uint64",
 }
 """The types with their names in torch, NumPy and `ml_dtypes`; none of these has all types."""
+
+
+Maker: TypeAlias = "Callable[[Stored, Sequence[int], int, int], Any]"
+"""A function of a tensor, its shape, and where its bytes begin and end in memory."""
 
 
 class Framework(Protocol):
@@ -92,6 +97,9 @@ class Framework(Protocol):
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         """The bytes of `memory`, or of a buffer, as a tensor of a shape and the type of `stored`."""
 
+    def maker(self, memory: Any) -> Maker:
+        """Makes many tensors of the same memory."""
+
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         """A view of a flat tensor: elements from `first` on, with strides."""
 
@@ -105,6 +113,19 @@ class Framework(Protocol):
         """A tensor with separate memory."""
 
 
+_OF_DLPACK = frozenset(("BF16", "F16", "F32", "F64", "U8", "I8", "I16", "I32", "I64"))
+"""The types that DLPack has in each version of torch."""
+
+
+@lru_cache(maxsize=1024)
+def _strides(shape: Sequence[int]) -> list[int]:
+    """The strides of a contiguous tensor without dimensions of one element."""
+    strides = [1]
+    for size in shape[:0:-1]:
+        strides.insert(0, strides[0] * size)
+    return strides[: len(shape)]
+
+
 class Torch:
     """Tensors of torch, each with a separate storage."""
 
@@ -115,7 +136,8 @@ class Torch:
             remedy = 'install it, or load arrays of NumPy by `framework="numpy"`'
             raise ModuleNotFoundError(f"there is no torch: {remedy}", name="torch") from None
 
-        self._torch, self._device = torch, torch_device(device)
+        self._torch: Any = torch
+        self._device = torch_device(device)
         self.is_on_host = self._device.type == "cpu"
         self._dtypes = {own: getattr(torch, name, None) for own, name in NAMES.items()}
 
@@ -160,9 +182,32 @@ class Torch:
             return self._torch.empty(shape, dtype=dtype, device=self._device)
         if isinstance(memory, memoryview):
             return self._torch.frombuffer(memory, dtype=dtype).view(shape)
-        # Through DLPack the tensor gets a storage that ends where it ends.
         own = self._torch.from_dlpack(self._torch.utils.dlpack.to_dlpack(memory))
         return own.view(dtype).view(shape)
+
+    def maker(self, memory: Any) -> Maker:
+        whole = self.bytes_of(memory) if isinstance(memory, memoryview) else memory
+        typed: dict[str, tuple[Any, int, int]] = {}
+        dlpack = self._torch.utils.dlpack
+        to_dlpack, from_dlpack = dlpack.to_dlpack, self._torch._C._from_dlpack
+
+        def make(stored: Stored, shape: Sequence[int], begin: int, end: int) -> Any:
+            own = stored.dtype
+            if own not in _OF_DLPACK or begin == end or 1 in shape:
+                return self.tensor(whole[begin:end], stored, shape)
+            if own not in typed:
+                dtype: Any = self._dtypes[own]
+                flat = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
+                typed[own] = flat, flat.storage_offset(), dtype.itemsize
+            flat, first, item = typed[own]
+            if begin % item:
+                return self.tensor(whole[begin:end], stored, shape)
+            # Through DLPack the tensor gets a storage that ends where it ends.
+            return from_dlpack(to_dlpack(
+                flat.as_strided(shape, _strides(shape), first + begin // item)
+            ))  # fmt: skip
+
+        return make
 
     def shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
         if stored.dtype != "F4":
@@ -238,6 +283,9 @@ class Numpy:
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         return self._numpy.frombuffer(memory, self.dtype(stored)).reshape(shape)
+
+    def maker(self, memory: Any) -> Maker:
+        return lambda stored, shape, begin, end: self.tensor(memory[begin:end], stored, shape)
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         # The stride of a single element does not matter, and may be too large for NumPy.

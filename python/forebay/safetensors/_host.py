@@ -30,15 +30,17 @@ class HostFile:
         self._engine, self._framework = engine, framework
         self._opened, self._window = opened, window
         self._pages = mapped(opened.file, framework)
+        self._make = framework.maker(self._pages.memory) if self._pages else None
 
     def tensor(self, stored: Stored, index: Index = ...) -> Any:
         """A tensor, or a part of it."""
         pages, begin, end = self._pages, stored.offset, stored.offset + stored.nbytes
         is_plain = index is ... and stored.view is None and 0 not in stored.shape
-        if pages is not None and is_plain and pages.has(begin, end) and begin % _ALIGNED == 0:
+        is_there = pages is not None and pages.has(begin, end)
+        if self._make and is_there and is_plain and begin % _ALIGNED == 0:
             # As below, without steps that such a tensor does not need: models have thousands.
             self._opened.stamp.check()
-            return self._framework.tensor(pages.memory[begin:end], stored, stored.shape)
+            return self._make(stored, stored.shape, begin, end)
         self._framework.check(stored)
         wanted = region(stored, index, is_whole=True)
         if pages is None or not can_map(pages, wanted):

@@ -325,11 +325,12 @@ class Part:
         """The tensors by name, those of floating-point numbers converted to `dtype`."""
         # Of views, the storage is converted, once: it may be smaller than what they show.
         storages: dict[Any, Any] = {}
+        make = framework.maker(memory)
         for one in self.tensors:
             stored, begin = one.stored, one.start
             to = dtype if dtype is not None and framework.is_converted(stored, dtype) else None
             if stored.view is None and one.strides is None:
-                made = framework.tensor(memory[begin : begin + one.nbytes], stored, one.shape)
+                made = make(stored, one.shape, begin, begin + one.nbytes)
                 yield stored.name, made if to is None else framework.converted(made, to)
                 continue
             item = BITS[stored.dtype] // 8
@@ -337,7 +338,7 @@ class Part:
             flat = storages.get(key)
             if flat is None:
                 count = one.nbytes // item
-                flat = framework.tensor(memory[begin : begin + count * item], stored, (count,))
+                flat = make(stored, (count,), begin, begin + count * item)
                 if stored.view is not None:
                     flat = storages[key] = flat if to is None else framework.converted(flat, to)
             if stored.view is not None:
