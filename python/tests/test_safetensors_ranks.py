@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -576,13 +577,33 @@ class _Interrupting:
     monotonic = staticmethod(time.monotonic)
 
     def sleep(self, seconds: float) -> None:
-        if seconds == 0.005:  # rank 1 is there
+        import torch.distributed as dist
+
+        store = dist.distributed_c10d._get_process_group_store(world())
+        if store.check(["forebay/group/1"]):  # rank 1 is there
             raise KeyboardInterrupt
 
 
 def test_no_rank_waits_where_another_stopped_waiting(files: Any, tmp_path: Path) -> None:
     first, second, _ = in_group(tmp_path, 3, interrupted_early, files[0])
     assert first == "interrupted" and "did not begin it in time, or failed" in second
+
+
+def late(rank: int, path: Path) -> float:
+    """Rank 1 never loads; the timeout of rank 0 is 2 s."""
+    import torch.distributed as dist
+
+    begun = time.monotonic()
+    if rank == 0:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=2), world())
+        with pytest.raises(Exception, match=r"the ranks \[1\] of the group did not begin it in time"):
+            load_file(path, group=world(), **HOST)
+    return time.monotonic() - begun
+
+
+def test_a_load_waits_as_long_as_the_timeout_of_its_group(files: Any, tmp_path: Path) -> None:
+    waited, _ = in_group(tmp_path, 2, late, files[0])
+    assert isinstance(waited, float) and 2 <= waited < 60, waited
 
 
 def of_threads(rank: int, path: Path) -> Any:

@@ -351,6 +351,11 @@ class _Place:
             text = "this process was forked after its group was made; make a group in the child"
             raise Forked(errno.EPERM, f"cannot load the model: {text}")
         self._store = distributed.distributed_c10d._get_process_group_store(group)
+        self._patience = _mesh.WAIT_MAX
+        with suppress(AttributeError, IndexError, RuntimeError):  # of other backends
+            of_torch = group or distributed.group.WORLD
+            options = of_torch._get_backend(of_torch._device_types[0]).options
+            self._patience = min(self._patience, options._timeout.total_seconds())
         self.host, own = host(), os.getpid()
         self._store.set(f"forebay/process/{self._rank}", json.dumps([self.host, own, begun(own)]))
 
@@ -364,7 +369,7 @@ class _Place:
     def all(self, name: str, own: str) -> dict[int, str]:
         """What all processes of the group give, by rank."""
         is_over = lambda absent: not all(map(self._may_come, absent))
-        found = self._met(name, own, _mesh.WAIT_MAX, is_over)
+        found = self._met(name, own, self._patience, is_over)
         if absent := sorted({*range(self.size)} - {*found}):
             lost = [rank for rank in absent if not self._may_come(rank)]
             why = "were lost: their processes ended" if lost else "did not begin it in time, or failed"
