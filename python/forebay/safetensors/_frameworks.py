@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import NoDevice, RequestError, shortened, shown
 from .._memory import require
@@ -48,71 +48,6 @@ Maker: TypeAlias = "Callable[[Stored, Sequence[int], int, int], Any]"
 """A function of a tensor, its shape, and where its bytes begin and end in memory."""
 
 
-class Framework(Protocol):
-    """Makes memory and tensors.
-
-    Attributes:
-        is_on_host: whether the tensors are in host memory.
-    """
-
-    is_on_host: bool
-
-    def memory(self, nbytes: int) -> Any:
-        """New contiguous memory, with one byte per element.
-
-        Raises:
-            OutOfMemory: a limit has no room for it.
-        """
-
-    def shared(self, engine: Engine, nbytes: int) -> GpuMemory | HostMemory:
-        """New memory that other processes of this host can map."""
-
-    def bytes_of(self, buffer: Any) -> Any:
-        """A buffer as memory, with one byte per element."""
-
-    def dtype(self, stored: Stored) -> Any:
-        """The type of a tensor.
-
-        Raises:
-            FormatError: the framework does not have it.
-        """
-
-    def shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of a tensor or of a part, in elements of the framework."""
-
-    def check(self, stored: Stored) -> None:
-        """Refuses tensors that `tensor` cannot make.
-
-        Raises:
-            FormatError: the framework does not have the type, or cannot have the shape.
-        """
-
-    def target(self, dtype: Any) -> Any:
-        """A type that tensors are converted to, from the type or its name.
-
-        Raises:
-            TypeError: it is no type of the framework.
-        """
-
-    def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
-        """The bytes of `memory`, or of a buffer, as a tensor of a shape and the type of `stored`."""
-
-    def maker(self, memory: Any) -> Maker:
-        """Makes many tensors of the same memory."""
-
-    def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
-        """A view of a flat tensor: elements from `first` on, with strides."""
-
-    def is_converted(self, stored: Stored, dtype: Any) -> bool:
-        """Whether a tensor has floating-point numbers of another type than this."""
-
-    def converted(self, tensor: Any, dtype: Any) -> Any:
-        """A tensor in another type."""
-
-    def copied(self, tensor: Any) -> Any:
-        """A tensor with separate memory."""
-
-
 _OF_DLPACK = frozenset(("BF16", "F16", "F32", "F64", "U8", "I8", "I16", "I32", "I64"))
 """The types that DLPack has in each version of torch."""
 
@@ -142,25 +77,42 @@ class Torch:
         self._dtypes = {own: getattr(torch, name, None) for own, name in NAMES.items()}
 
     def memory(self, nbytes: int) -> Any:
+        """New contiguous memory, with one byte per element.
+
+        Raises:
+            OutOfMemory: a limit has no room for it.
+        """
         if self.is_on_host:
             require(nbytes, "cannot load the tensors")
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
 
     def shared(self, engine: Engine, nbytes: int) -> GpuMemory | HostMemory:
+        """New memory that other processes of this host can map."""
         if self.is_on_host:
             return HostMemory(self, nbytes)
         return GpuMemory(self._torch, engine, self._device, nbytes)
 
     def bytes_of(self, buffer: Any) -> Any:
+        """A buffer as memory, with one byte per element."""
         return self._torch.frombuffer(buffer, dtype=self._torch.uint8)
 
     def dtype(self, stored: Stored) -> Any:
+        """The type of a tensor.
+
+        Raises:
+            FormatError: the framework does not have it.
+        """
         dtype = self._dtypes.get(stored.dtype)
         if dtype is None:
             raise no_type(f"torch {self._torch.__version__}", stored)
         return dtype
 
     def check(self, stored: Stored) -> None:
+        """Refuses tensors that `tensor` cannot make.
+
+        Raises:
+            FormatError: the framework does not have the type, or cannot have the shape.
+        """
         self.dtype(stored)
         shape = self.shape(stored, stored.shape)
         if 0 in shape:
@@ -170,6 +122,11 @@ class Torch:
                 raise no_shape("torch", stored) from error
 
     def target(self, dtype: Any) -> Any:
+        """A type that tensors are converted to, from the type or its name.
+
+        Raises:
+            TypeError: it is no type of the framework.
+        """
         found = getattr(self._torch, dtype, None) if isinstance(dtype, str) else dtype
         if not isinstance(found, self._torch.dtype):
             raise TypeError(f"`dtype` cannot be `{shown(dtype)}`: give a type such as torch.float16")
@@ -186,6 +143,7 @@ class Torch:
         return own.view(dtype).view(shape)
 
     def maker(self, memory: Any) -> Maker:
+        """Makes many tensors of the same memory."""
         whole = self.bytes_of(memory) if isinstance(memory, memoryview) else memory
         typed: dict[str, tuple[Any, int, int]] = {}
         dlpack = self._torch.utils.dlpack
@@ -210,6 +168,7 @@ class Torch:
         return make
 
     def shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of a tensor or of a part, in elements of the framework."""
         if stored.dtype != "F4":
             return tuple(shape)
         if not shape or shape[-1] % 2:
@@ -217,18 +176,22 @@ class Torch:
         return (*shape[:-1], shape[-1] // 2)  # an element of torch holds two
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
+        """A view of a flat tensor: elements from `first` on, with strides."""
         return flat.as_strided(shape, strides, first)
 
     def is_converted(self, stored: Stored, dtype: Any) -> bool:
+        """Whether a tensor has floating-point numbers of another type than this."""
         own = self.dtype(stored)
         return bool(own.is_floating_point and own != dtype and stored.dtype != "F4")
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
+        """A tensor in another type."""
         if self.is_on_host:
             require(tensor.numel() * dtype.itemsize, "cannot convert a tensor")
         return tensor.to(dtype)
 
     def copied(self, tensor: Any) -> Any:
+        """A tensor with separate memory."""
         elements, reach = tensor.numel(), _reach(tensor.shape, tensor.stride())
         if self.is_on_host:
             require(min(elements, reach) * tensor.itemsize, "cannot copy a tensor")
@@ -325,6 +288,10 @@ class Numpy:
         if not hasattr(ml_dtypes, name):
             raise no_type(f"ml_dtypes {ml_dtypes.__version__}", stored)
         return self._numpy.dtype(getattr(ml_dtypes, name))
+
+
+Framework: TypeAlias = Torch | Numpy
+"""Makes memory and tensors; `is_on_host` says whether these are in host memory."""
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:

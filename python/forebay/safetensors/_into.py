@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from .._errors import RequestError, shortened
-from ._iterate import Request, iterated
+from ._iterate import iterated
 from ._ranks import ranks
 from ._slices import Shard, bounds
 
@@ -82,8 +82,10 @@ def load_into(
     together = ranks(rank, world_size, group, shard)
     device = devices.pop() if devices else "cpu"
     wanted = lambda name: name_of(name) in tensors
-    load = Request(filename, wanted, device, window, shard=shard, engine=engine)
-    found = iterated(load, together, planned)
+    found = iterated(
+        together, filename, wanted, device, window=window, shard=shard, engine=engine,
+        planned=planned,
+    )  # fmt: skip
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _process
@@ -145,27 +144,23 @@ def iterate(
         As `load_file` does, at the first tensor or at the one that fails.
     """
     together = ranks(rank, world_size, group, shard)
-    load = Request(paths, names, device, window, copy, framework, shard, engine)
-    yield from iterated(load, together)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The arguments of `iterate`, without those of the ranks."""
-
-    paths: Paths
-    names: Names = None
-    device: Device = None
-    window: str | int = "1GiB"
-    copy: bool = False
-    framework: str = "torch"
-    shard: Shard = None
-    engine: Engine | None = None
+    yield from iterated(
+        together, paths, names, device, window=window, copy=copy, framework=framework,
+        shard=shard, engine=engine,
+    )  # fmt: skip
 
 
 def iterated(
-    load: Request,
     together: Ranks,
+    paths: Paths,
+    names: Names,
+    device: Device,
+    *,
+    window: str | int,
+    copy: bool = False,
+    framework: str = "torch",
+    shard: Shard = None,
+    engine: Engine | None = None,
     planned: Callable[[Framework, list[tuple[Stored, Index]]], None] = lambda *_: None,
 ) -> Generator[tuple[str, Any]]:
     """As `iterate`; `planned` gets the tensors, and the part of each, before any is read."""
@@ -174,26 +169,26 @@ def iterated(
         found = []
         files: dict[File, Opened] = {}
         with together.planning():
-            kind = chosen(load.framework, load.device)
-            engine = load.engine or _process.default_engine()
-            most = size_of(load.window, "window")
+            kind = chosen(framework, device)
+            engine = engine or _process.default_engine()
+            most = size_of(window, "window")
             # All processes of a group need the same window.
             if kind.is_on_host and not together.joins_files:
                 most = fitting(most)
-            for one in opened(engine, load.paths, load.names, stack):
+            for one in opened(engine, paths, names, stack):
                 files[one.file] = one
                 for stored in one.tensors:
                     kind.check(stored)
-                    found.append((one.file, stored, of_shard(load.shard, stored)))
-            if isinstance(load.names, list | tuple):
-                place = {name: number for number, name in reversed(list(enumerate(load.names)))}
+                    found.append((one.file, stored, of_shard(shard, stored)))
+            if isinstance(names, list | tuple):
+                place = {name: number for number, name in reversed(list(enumerate(names)))}
                 found.sort(key=lambda one: place[one[1].name])
             planned(kind, [(stored, index) for _, stored, index in found])
         with together.planning(files.values()) as show:
             show([most, *(stored.facts() for _, stored, _ in found)])
         together = together.prepare(engine, kind)
         most -= min(together.extra, most // 2)
-        if together.is_alone and kind.is_on_host and not load.copy:
+        if together.is_alone and kind.is_on_host and not copy:
             hosts = {file: HostFile(engine, kind, one, most // PARTS) for file, one in files.items()}
             for file, stored, index in found:
                 yield stored.name, hosts[file].tensor(stored, index)
@@ -203,5 +198,5 @@ def iterated(
         while taken := ahead.take():
             part, memory = taken
             for name, tensor in part.made(kind, memory):
-                yield name, kind.copied(tensor) if load.copy else tensor
+                yield name, kind.copied(tensor) if copy else tensor
             del taken, memory, tensor
