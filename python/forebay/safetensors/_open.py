@@ -123,6 +123,7 @@ class safe_open:  # noqa: N801, the name that programs import
             self._behind = place
         try:
             taken = self._ahead.take()
+            self._opened.stamp.check()
         except BaseException:
             self._stop()
             raise
