@@ -23,6 +23,7 @@ from forebay.safetensors import (
     safe_open,
     save_file,
 )
+from tensors import torch_or_skip
 
 numpy = pytest.importorskip("numpy")
 
@@ -409,3 +410,45 @@ def test_a_module_on_meta_lacks_what_the_files_lack(path: Path) -> None:
     save_file({"0.weight": torch.zeros(4, 4), "0.bias": torch.zeros(4)}, path)
     with pytest.raises(RuntimeError, match="missing: 1.bias, 1.weight"):
         load_model(module, path)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_tensors_have_the_layout_and_storage_of_new_ones(tmp_path: Path, copy: bool) -> None:
+    torch = torch_or_skip()
+    shapes = [(), (1,), (3,), (2, 1, 3), (4, 5), (2, 3, 4), (0, 3), (1, 7)]
+    kinds = ["bfloat16", "float16", "float32", "float64", "uint8", "int8", "int16", "int32",
+             "int64", "bool", "uint16", "float8_e4m3fn", "complex64"]  # fmt: skip
+    saved = {
+        f"{kind} {shape}": torch.randint(0, 2, shape).to(getattr(torch, kind))
+        for kind in kinds for shape in shapes
+    }  # fmt: skip
+    save_file(saved, tmp_path / "model.safetensors")
+    found = load_file(tmp_path / "model.safetensors", copy=copy)
+    for name, expected in saved.items():
+        own = found[name]
+        assert own.dtype == expected.dtype and own.shape == expected.shape, name
+        assert own.stride() == expected.stride() and own.is_contiguous(), name
+        assert own.untyped_storage().nbytes() == expected.nbytes, name
+        assert torch.equal(own.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8))
+        own.zero_()
+    assert all(not one.to(torch.complex64).any() for one in found.values())
+
+
+def test_limits_are_read_again_after_a_while_or_near_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay import _memory
+
+    left, reads = 1 << 30, []
+    monkeypatch.setattr(_memory, "_known", (0.0, 0))
+    monkeypatch.setattr(_memory._forebay, "memory_left", lambda: reads.append(1) or (left, "limit"))
+    monkeypatch.setattr(_memory, "_KNOWN_S", 1e9)
+    for _ in range(100):
+        _memory.require(4 << 20, "cannot copy")
+    assert len(reads) == 1
+    _memory.require(400 << 20, "cannot copy")
+    assert len(reads) == 2, "not enough would be left of what is known"
+    left = 100 << 20
+    with pytest.raises(forebay.OutOfMemory, match="cannot copy: it takes 900.0 MiB"):
+        _memory.require(900 << 20, "cannot copy")
+    monkeypatch.setattr(_memory, "_known", (0.0, 1 << 40))
+    with pytest.raises(forebay.OutOfMemory):
+        _memory.require(90 << 20, "cannot copy")
