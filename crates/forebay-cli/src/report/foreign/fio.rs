@@ -9,7 +9,7 @@ use forebay_measure::json_memory;
 use serde::Deserialize;
 use serde_json::Deserializer;
 
-use self::job::{Entry, Job, Options};
+use self::job::{Job, Options};
 use super::row::{Contents, short};
 
 /// The member that fio's objects begin with.
@@ -29,8 +29,8 @@ struct Output {
     timestamp_ms: Option<u64>,
     #[serde(rename = "global options", default)]
     options: Options,
-    jobs: Option<Vec<Entry>>,
-    client_stats: Option<Vec<Entry>>,
+    jobs: Option<Vec<Job>>,
+    client_stats: Option<Vec<Job>>,
 }
 
 /// The jobs of an object, and when it was written.
@@ -143,7 +143,7 @@ impl Object {
         }
         let mut jobs: Vec<Job> = Vec::new();
         for entry in entries {
-            let job = Job::of(entry, &output.options);
+            let job = entry.completed(&output.options);
             match jobs.pop() {
                 last if job.name == ALL_CLIENTS => jobs.extend(last),
                 Some(last) if job.is_clone_of(&last) => jobs.push(last.with(job)),

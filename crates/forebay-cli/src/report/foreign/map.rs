@@ -6,28 +6,33 @@ use std::str::FromStr;
 
 use forebay::units::parse_size;
 
-use super::units::{Kind, scale};
+use super::units::{Kind, of_heading, scale};
 use crate::near::near;
 
 /// Most characters of a value.
 const TEXT_MAX: usize = 4096;
 
-/// A quantity or an axis: its name, its kind, whether it is an axis, and headings of common tables
-/// that mean it.
+/// A quantity or an axis: its name, its kind, whether it is an axis, and headings that mean it, the
+/// preferred one first, with their unit behind a colon if it is not in brackets.
 pub(super) type Field = (&'static str, Kind, bool, &'static str);
 
 const FIELDS: [Field; 22] = [
-    ("throughput", Kind::Rate, false, "bandwidth|bw|rate|mib/s|gib/s|mb/s|gb/s|mib/s last"),
-    ("iops", Kind::Count, false, "iops last"),
+    (
+        "throughput",
+        Kind::Rate,
+        false,
+        "aggregate b/w|b/w|bandwidth|bw|rate|mib/s|gib/s|mb/s|gb/s|mib/s [last]:MiB/s",
+    ),
+    ("iops", Kind::Count, false, "iops [last]"),
     ("bytes", Kind::Size, false, ""),
     ("requests", Kind::Count, false, ""),
     ("seconds", Kind::Time, false, "time"),
-    ("mean", Kind::Time, false, "avg|lat avg|io lat us avg"),
+    ("mean", Kind::Time, false, "avg|lat avg|avg tx|io lat us [avg]:us"),
     ("p50", Kind::Time, false, ""),
     ("p90", Kind::Time, false, ""),
-    ("p99", Kind::Time, false, "io lat us p99"),
+    ("p99", Kind::Time, false, "p99 tx|io lat us [p99]:us"),
     ("p99.9", Kind::Time, false, ""),
-    ("max", Kind::Time, false, "io lat us max"),
+    ("max", Kind::Time, false, "io lat us [max]:us"),
     ("method", Kind::Text, true, "tool"),
     ("path", Kind::Text, true, "file"),
     ("gpu", Kind::Text, true, "target"),
@@ -35,7 +40,7 @@ const FIELDS: [Field; 22] = [
     ("pattern", Kind::Text, true, ""),
     ("block-size", Kind::Size, true, "size|block size|block|bs"),
     ("depth", Kind::Count, true, "io depth|iodepth|qd|queue depth"),
-    ("batch", Kind::Count, true, ""),
+    ("batch", Kind::Count, true, "batch size"),
     ("threads", Kind::Count, true, ""),
     ("files", Kind::Count, true, ""),
     ("cache", Kind::Text, true, ""),
@@ -149,31 +154,47 @@ impl Map {
         if !self.columns.is_empty() {
             return self.columns.clone();
         }
-        let mut columns: Vec<Column> = Vec::new();
-        for heading in headings {
-            // Brackets without a unit, as `[last]`, are part of the name.
-            let plain = heading.replace(['(', ')', '[', ']'], " ");
-            let whole = plain.split_whitespace().collect::<Vec<_>>().join(" ");
-            let means = |(name, kind, _, others): &Field| {
-                // A rate or a time without a unit would cost the row, so these are matched exactly.
-                let is_exact = matches!(kind, Kind::Rate | Kind::Time);
-                let is = |text: &str| {
-                    let text = text.to_lowercase();
-                    let text = if is_exact { text } else { text.replace('_', " ") };
-                    text == *name
-                        || others.split('|').any(|other| !text.is_empty() && text == other)
-                };
-                let unit = whole.rsplit_once([' ', '_']);
-                let unit = unit.filter(|(_, unit)| scale(*kind, unit).is_some());
-                is(&whole) || unit.is_some_and(|(text, _)| is(text))
-            };
-            let Some(field @ (name, ..)) = FIELDS.into_iter().find(means) else { continue };
-            let is_taken = columns.iter().any(|column| column.field.0 == name);
-            if !is_taken && !self.values.contains_key(name) {
-                columns.push(Column { field, heading: heading.clone(), scale: None });
-            }
-        }
-        columns
+        let lacking = FIELDS.into_iter().filter(|(name, ..)| !self.values.contains_key(name));
+        let column = |field| {
+            let mut all = known(field);
+            let heading = all.find_map(|(known, _)| {
+                headings.iter().find(|heading| is_known(field, heading, known))
+            });
+            Some(Column { field, heading: heading?.clone(), scale: None })
+        };
+        lacking.filter_map(column).collect()
+    }
+}
+
+/// The headings that mean a field, with their units.
+fn known((name, .., headings): Field) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let all = [name].into_iter().chain(headings.split('|').filter(|known| !known.is_empty()));
+    all.map(|known| known.split_once(':').unwrap_or((known, "")))
+}
+
+/// Whether a heading, or what precedes the unit in its brackets, is a known one of a field.
+fn is_known((_, kind, ..): Field, heading: &str, known: &str) -> bool {
+    let text = heading.to_lowercase();
+    let (plain, in_brackets) = text.rsplit_once(['(', '[']).unwrap_or((&text, ""));
+    let is_unit = matches!(of_heading(kind, heading), Ok(Some(_))) && !in_brackets.is_empty();
+    // A rate or a time without a unit would cost the row, so these are matched exactly.
+    let is = |text: &str| match kind {
+        Kind::Rate | Kind::Time => text == known,
+        _ => text.replace('_', " ") == known,
+    };
+    is(&text) || is_unit && is(plain.trim_end())
+}
+
+/// The factor of the unit that a heading names.
+///
+/// # Errors
+/// The unit of a size is unknown.
+pub(super) fn unit_of(field: Field, heading: &str) -> Result<Option<f64>, String> {
+    let mut all = known(field);
+    let unit = all.find(|(known, _)| known.eq_ignore_ascii_case(heading)).map(|(_, unit)| unit);
+    match unit.and_then(|unit| scale(field.1, unit)) {
+        None => of_heading(field.1, heading),
+        found => Ok(found),
     }
 }
 
@@ -295,11 +316,24 @@ mod tests {
                 .map(|one| format!("{}={}", one.field.0, one.heading))
                 .collect::<Vec<_>>()
         };
-        let found = of("", &["Block Size", "BW (MiB/s)", "p99_us", "Threads", "note", "bw"]);
+        let headings = [
+            "Block_Size",
+            "BW (MiB/s)",
+            "p99 [us]",
+            "Threads",
+            "note",
+            "bw",
+            "lat_us",
+            "BW (best)",
+        ];
         assert_eq!(
-            found,
-            ["block-size=Block Size", "throughput=BW (MiB/s)", "p99=p99_us", "threads=Threads"]
+            of("", &headings),
+            ["throughput=BW (MiB/s)", "p99=p99 [us]", "block-size=Block_Size", "threads=Threads"]
         );
+        let nixlbench = ["Block Size (B)", "Batch Size", "B/W (GiB/Sec)", "Aggregate B/W (GB/Sec)"];
+        let found = of("", &nixlbench);
+        assert_eq!(found[0], "throughput=Aggregate B/W (GB/Sec)");
+        assert_eq!(found[1..], ["block-size=Block Size (B)", "batch=Batch Size"]);
         let elbencho = [
             "operation",
             "block size",

@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use super::map::Map;
 use super::row::{Contents, Row, short};
-use super::units::{Kind, number, of_heading};
+use super::table;
+use super::units::number;
 
 /// The columns that a table has in every version.
 pub(super) const MARKS: [&str; 2] = ["Block Size (B)", "Batch Size"];
@@ -24,7 +26,7 @@ const LISTED_MAX: usize = 64;
 /// It has too many results, or contradicts the user.
 pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     let mut options: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut columns: Vec<&str> = Vec::new();
+    let (mut columns, mut places): (Vec<String>, _) = (Vec::new(), Vec::new());
     // A launcher may put as many characters before each line.
     let mut before = 0;
     for (number, line) in (1..).zip(text.lines()) {
@@ -37,7 +39,9 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
         if is_head {
             // Names are at least two spaces apart.
             let names = line.split("  ").flat_map(|part| part.split('\t')).map(str::trim);
-            columns = names.filter(|name| !name.is_empty()).take(LISTED_MAX).collect();
+            let names = names.filter(|name| !name.is_empty()).take(LISTED_MAX);
+            columns = names.map(str::to_owned).collect();
+            places = table::places(&Map::default(), &columns)?;
         } else if let Some((name, value)) = option(line) {
             // A repeated option begins another run.
             options.insert(name, value);
@@ -46,10 +50,13 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
             // Counters of errors are printed too.
             contents.warn(number, &format!("nixlbench reported: {}", short(line)));
         } else {
-            let values: Vec<&str> = line.split_whitespace().take(LISTED_MAX + 1).collect();
+            let values = line.split_whitespace().take(LISTED_MAX + 1).map(str::to_owned);
+            let values: Vec<String> = values.collect();
             let begins_row = values.first().is_some_and(|first| self::number(first).is_some());
             if !columns.is_empty() && begins_row {
-                contents.add(number, row(&columns, &values, &options))?;
+                let row = table::row(&places, &columns, &values, &[]);
+                let row = row.map(|row| completed(row, &columns, &values, &options));
+                contents.add(number, row)?;
             }
         }
     }
@@ -71,16 +78,14 @@ fn option(line: &str) -> Option<(&str, &str)> {
     (is_name && !value.is_empty()).then_some((name, value))
 }
 
-fn row(columns: &[&str], values: &[&str], options: &BTreeMap<&str, &str>) -> Result<Row, String> {
-    if values.len() != columns.len() {
-        return Err(format!("{} values below {} headings", values.len(), columns.len()));
-    }
-    let mut row = Row::default();
+/// A row of the table with what the options say.
+fn completed(
+    mut row: Row,
+    columns: &[String],
+    values: &[String],
+    options: &BTreeMap<&str, &str>,
+) -> Row {
     let option = |name: &str| options.get(name).copied();
-    let cell = |kind, name: &str| {
-        let at = columns.iter().position(|column| *column == name)?;
-        Some(number(values[at])? * of_heading(kind, name).ok()?.unwrap_or(1.0))
-    };
     if let Some(backend) = option("backend") {
         row.set("method", &format!("nixlbench-{backend}"));
     }
@@ -91,34 +96,26 @@ fn row(columns: &[&str], values: &[&str], options: &BTreeMap<&str, &str>) -> Res
         Some("DRAM") => row.set("gpu", "host"),
         _ => {}
     }
-    row.count("block-size", cell(Kind::Size, MARKS[0]));
-    row.count("batch", cell(Kind::Count, MARKS[1]));
     row.count("depth", Some(1.0));
     row.count("threads", option("num_threads").and_then(number));
     row.count("files", option("num_files").and_then(number));
     if option("storage_enable_direct") == Some("1") {
         row.set("cache", "cold");
     }
-    // The sum of all workers, if there are several.
-    let rates =
-        ["Aggregate B/W (GB/Sec)", "B/W (GB/Sec)", "B/W (GiB/Sec)", "B/W (MiB/Sec)"].into_iter();
-    row.number("throughput", rates.filter_map(|name| cell(Kind::Rate, name)).next());
-    // From when a call was posted. Posting is a part of it if that takes longer.
-    let time = |name| cell(Kind::Time, name);
-    let (posting, moving) = (time("Avg Post (us)"), time("Avg Tx (us)"));
-    if moving > posting {
-        row.number("mean", moving);
-        row.number("p99", time("P99 Tx (us)"));
+    // Latencies begin when a call was posted. Posting is a part of it if that takes longer.
+    let posted = columns.iter().position(|column| column == "Avg Post (us)");
+    let posting = posted.and_then(|at| Some(number(&values[at])? * 1e3));
+    if posting.is_some_and(|posting| row.numbers.get("mean").is_none_or(|mean| *mean <= posting)) {
+        row.numbers.retain(|name, _| !["mean", "p99"].contains(name));
     }
     let others = options.iter().filter(|(name, _)| KNOWN.split(' ').all(|known| known != **name));
     let others = others.take(LISTED_MAX).map(|(name, value)| (short(name), short(value)));
     row.settings.extend(others);
-    Ok(row)
+    row
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::map::Map;
     use super::*;
     use forebay_measure::results::Cache;
     use forebay_measure::results::Sample;
@@ -241,7 +238,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         assert_eq!(contents.found, []);
         insta::assert_snapshot!(contents.warnings().join("\n"), @"
         line 14: left out: it has no throughput, and no numbers that give one (and 1 more like it)
-        line 15: left out: 3 values below 10 headings
+        line 15: left out: 3 fields below 10 headings
         line 17: nixlbench reported: Error: transfer failed
         ");
     }

@@ -4,9 +4,9 @@
 //! whole numbers of other columns are settings, unless their heading is that of a result. Other
 //! columns are named in a note. Lines before the heading, such as titles, are passed over.
 
-use super::map::{Column, Map, set};
+use super::map::{Column, Map, set, unit_of};
 use super::row::{Contents, Row, short};
-use super::units::{Kind, of_heading, value};
+use super::units::{Kind, value};
 use crate::near::near;
 use crate::report::model::differ;
 
@@ -19,46 +19,9 @@ const FIELDS_MAX: usize = 1000;
 /// Lines in which the heading is looked for.
 const HEADING_MAX: usize = 50;
 /// Words in headings of results, and of what differs in each run: they make no other point.
-const RESULTS: [&str; 38] = [
-    "lat",
-    "time",
-    "iops",
-    "bw",
-    "rate",
-    "cpu",
-    "util",
-    "err",
-    "fail",
-    "count",
-    "moved",
-    "total",
-    "sec",
-    "ms",
-    "us",
-    "ns",
-    "watt",
-    "temp",
-    "date",
-    "timestamp",
-    "repeat",
-    "iteration",
-    "seed",
-    "id",
-    "p50",
-    "p90",
-    "p99",
-    "min",
-    "max",
-    "avg",
-    "mean",
-    "median",
-    "std",
-    "last",
-    "first",
-    "mib",
-    "version",
-    "command",
-];
+const RESULTS: &str = "lat time iops bw rate cpu util err fail count moved total sec ms us ns watt \
+                       temp date timestamp repeat iteration seed id p50 p90 p99 min max avg mean \
+                       median std last first mib version command";
 
 /// The records of a text with a separator.
 fn reader(text: &str, delimiter: u8) -> csv::Reader<&[u8]> {
@@ -128,8 +91,7 @@ pub(super) fn parse(text: &str, map: &Map, contents: &mut Contents) -> Result<()
     let before = text[..begin].matches('\n').count() as u64;
     let mut rows = rows(&text[begin..])?.into_iter();
     let (_, head) = rows.next().ok_or("it is empty")?;
-    let columns = map.columns_of(&head).into_iter();
-    let places = columns.map(|column| place(column, &head)).collect::<Result<Vec<_>, String>>()?;
+    let places = places(map, &head)?;
     if places.is_empty() {
         return Err(format!("none of its columns is known: {}", names(&head)));
     }
@@ -170,7 +132,8 @@ impl Others {
             }
             let lower = head.to_lowercase();
             let mut words = lower.split(|c: char| !c.is_ascii_alphanumeric());
-            let is_result = words.any(|word| RESULTS.contains(&word)) || lower.contains("/s");
+            let is_result = words.any(|word| RESULTS.split(' ').any(|known| known == word))
+                || lower.contains("/s");
             let cells = || rows.iter().filter_map(|(_, fields)| fields.get(at));
             // A number with a fraction is a measured one.
             let is_measured = |cell: &String| {
@@ -200,6 +163,14 @@ fn special(head: &str, cell: &str, row: &mut Row) -> bool {
     true
 }
 
+/// The places of a table's columns with a meaning.
+///
+/// # Errors
+/// A column is missing, or has an unknown unit.
+pub(super) fn places(map: &Map, heads: &[String]) -> Result<Vec<(usize, Column)>, String> {
+    map.columns_of(heads).into_iter().map(|column| place(column, heads)).collect()
+}
+
 /// The place of a column in the table, and the column with the factor of its unit.
 fn place(mut column: Column, heads: &[String]) -> Result<(usize, Column), String> {
     let heading = column.heading.as_str();
@@ -214,7 +185,7 @@ fn place(mut column: Column, heads: &[String]) -> Result<(usize, Column), String
         _ => return Err(format!("{} of its columns are called `{heading}`", found.len())),
     };
     if column.scale.is_none() {
-        column.scale = of_heading(column.field.1, &heads[at]).map_err(|unit| {
+        column.scale = unit_of(column.field, &heads[at]).map_err(|unit| {
             let (unit, heading) = (short(&unit), short(&heads[at]));
             format!(
                 "`{unit}` in `{heading}` is not a known unit: give the unit after the column, as \
@@ -239,7 +210,11 @@ fn names(heads: &[String]) -> String {
     names.join(", ") + &more
 }
 
-fn row(
+/// The measurement of a row; its fields at `settings` separate measurements.
+///
+/// # Errors
+/// A field is no value of its column, or the row has fewer or more fields than the heading.
+pub(super) fn row(
     places: &[(usize, Column)],
     heads: &[String],
     fields: &[String],

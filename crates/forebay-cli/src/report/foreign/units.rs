@@ -75,42 +75,19 @@ fn rate(unit: &str) -> Option<f64> {
     }
 }
 
-/// The words of a heading. Brackets, as in `BW (MiB/s)` or `MiB/s [last]`, are around some.
-fn words(heading: &str) -> Vec<&str> {
-    let words = heading.split(|c: char| c.is_whitespace() || "_,:()[]".contains(c));
-    words.filter(|word| !word.is_empty()).collect()
-}
-
-/// The unit at the end of a heading, as in `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`, or
-/// before brackets, as in `MiB/s [last]`.
+/// The unit of a heading in its last brackets, as in `BW (MiB/s)` or `p99 [us]`, or a rate that is
+/// the whole heading.
 ///
 /// # Errors
 /// The unit of a size is unknown, as in `bs (sectors)`.
 pub(super) fn of_heading(kind: Kind, heading: &str) -> Result<Option<f64>, String> {
-    let (before, within) = heading.rsplit_once(['(', '[']).unwrap_or((heading, ""));
-    for (text, in_brackets) in [(within, true), (before, false)] {
-        // In identifiers `b` means bytes: `bw_gb_per_s`, `Read_MiB_s`.
-        let identifier = text.split_whitespace().last().filter(|word| word.contains('_'));
-        let identifier = identifier.unwrap_or_default().to_lowercase();
-        let found = match (words(&identifier).as_slice(), words(text).as_slice()) {
-            ([.., amount, "per", "s" | "sec" | "second"] | [.., amount, "s" | "sec"], _)
-                if kind == Kind::Rate && amount.contains('b') =>
-            {
-                size(amount)
-            }
-            // A letter alone is a name, as in `a`, `k`, `M`, except in brackets.
-            (_, [.., last]) if kind != Kind::Count || last.len() > 1 || in_brackets => {
-                scale(kind, last)
-            }
-            _ => None,
-        };
-        if found.is_some() {
-            return Ok(found);
-        }
-    }
-    match kind {
-        Kind::Size if !words(within).is_empty() => Err(words(within).join(" ")),
-        _ => Ok(None),
+    let Some((_, unit)) = heading.rsplit_once(['(', '[']) else {
+        return Ok(scale(kind, heading).filter(|_| kind == Kind::Rate));
+    };
+    let unit = unit.trim_end_matches([')', ']', ' ']).trim_start();
+    match scale(kind, unit) {
+        None if kind == Kind::Size && !unit.is_empty() => Err(unit.to_owned()),
+        found => Ok(found),
     }
 }
 
@@ -189,31 +166,17 @@ mod tests {
     fn a_heading_may_name_its_unit() {
         let of = |kind, heading| of_heading(kind, heading).unwrap();
         assert_eq!(of(Kind::Rate, "BW (MiB/s)"), Some(1_048_576.0));
-        assert_eq!(of(Kind::Rate, "bw_gb_per_s"), Some(1e9));
-        assert_eq!(of(Kind::Rate, "read mib_s"), Some(1_048_576.0));
-        assert_eq!(of(Kind::Rate, "total, GB/s"), Some(1e9));
-        assert_eq!(of(Kind::Time, "p99 [us]"), Some(1e3));
-        assert_eq!(of(Kind::Time, "lat_ms"), Some(1e6));
-        assert_eq!(of(Kind::Size, "Block (KiB)"), Some(1024.0));
-        // Headings of elbencho and cloudai.
-        assert_eq!(of(Kind::Rate, "MiB/s [last]"), Some(1_048_576.0));
-        assert_eq!(of(Kind::Rate, "bw_gb_sec"), Some(1e9));
+        assert_eq!(of(Kind::Rate, "total (all) [ GB/s ]"), Some(1e9));
+        assert_eq!(of(Kind::Rate, "MB/s"), Some(1e6));
         assert_eq!(of(Kind::Rate, "B/W (GB/Sec)"), Some(1e9));
-        assert_eq!(of(Kind::Time, "IO lat us [avg]"), Some(1e3));
-        assert_eq!(of(Kind::Time, "time ms [last]"), Some(1e6));
-        assert_eq!(of(Kind::Time, "lat (us) [p99]"), Some(1e3));
-        for heading in ["bw_MB_s", "BW_MB_per_s"] {
-            assert_eq!(of(Kind::Rate, heading), Some(1e6), "{heading}");
-        }
-        assert_eq!(of(Kind::Rate, "Read_MiB_s"), Some(1_048_576.0));
-        assert_eq!(of(Kind::Rate, "Bytes_per_second"), Some(1.0));
-        // Outside identifiers these are bits, in a notation that is not read.
-        for heading in ["BW (Gb per s)", "rate Mb per sec"] {
+        assert_eq!(of(Kind::Time, "p99 [us]"), Some(1e3));
+        assert_eq!(of(Kind::Size, "Block (KiB)"), Some(1024.0));
+        // Other units are not guessed: `--columns` names them.
+        for heading in ["BW", "BW (best)", "BW ()", ")", "s", "[last]", "bw_gb_per_s", "BW Gbit/s"]
+        {
             assert_eq!(of(Kind::Rate, heading), None, "{heading}");
         }
-        for heading in ["BW", "BW (best)", "BW ()", ")", "s", "[last]"] {
-            assert_eq!(of(Kind::Rate, heading), None, "{heading}");
-        }
+        assert_eq!(["lat_us", "us", "time, ms"].map(|one| of(Kind::Time, one)), [None; 3]);
     }
 
     #[test]
@@ -237,7 +200,7 @@ mod tests {
     fn sizes_have_units_in_any_case_and_no_unknown_ones() {
         let of = |heading| of_heading(Kind::Size, heading);
         assert_eq!(
-            ["bs_kb", "bs (kib)", "Size [MB]", "io_MIB", "size gb", "bs_gib"].map(of),
+            ["bs (kb)", "bs (kib)", "Size [MB]", "io (MIB)", "size [gb]", "bs (gib)"].map(of),
             [1e3, 1024.0, 1e6, 1_048_576.0, 1e9, 1_073_741_824.0].map(|scale| Ok(Some(scale)))
         );
         assert_eq!(
@@ -250,7 +213,10 @@ mod tests {
     #[test]
     fn counts_may_be_in_thousands() {
         let of = |heading| of_heading(Kind::Count, heading).unwrap();
-        assert_eq!(["IOPS (k)", "kIOPS", "ops (millions)"].map(of), [1e3, 1e3, 1e6].map(Some));
+        assert_eq!(
+            ["IOPS (k)", "IOPS [kIOPS]", "ops (millions)"].map(of),
+            [1e3, 1e3, 1e6].map(Some)
+        );
         assert_eq!(["IOPS [last]", "depth [#]", "k", "M", "Threads"].map(of), [None; 5]);
         assert_eq!(value(Kind::Count, "84.4 k", None), Ok(Some(84_400.0)));
     }

@@ -1,12 +1,14 @@
 //! fio's report of a job: its options, and the bytes moved in each direction.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use forebay::units::parse_size;
 use forebay_measure::failure::lower;
 use forebay_measure::results::CpuCost;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::super::row::{Row, count, short};
 use super::super::units::number;
@@ -55,70 +57,82 @@ impl<'de> Visitor<'de> for InOrder {
     }
 }
 
-/// The report of a job as JSON.
-#[derive(serde::Deserialize)]
-pub(super) struct Entry {
-    #[serde(rename = "job options", default)]
-    options: Options,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
 /// A job, or several that are clones of one another.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Job {
+    #[serde(rename = "jobname")]
     pub(super) name: String,
+    hostname: String,
+    #[serde(rename = "groupid")]
     pub(super) group: u64,
     /// The global options, and its own.
+    #[serde(rename = "job options")]
     options: Options,
     error: i64,
-    /// The sum of its threads' seconds.
-    thread_s: Option<f64>,
-    cpu_s: Option<(f64, f64)>,
+    /// The sum of its threads' milliseconds.
+    #[serde(rename = "job_runtime", deserialize_with = "above_zero")]
+    thread_ms: f64,
+    /// Percent of a thread.
+    usr_cpu: Option<f64>,
+    sys_cpu: Option<f64>,
     read: Moved,
     write: Moved,
     trim: Moved,
+    /// Both directions as one, with `unified_rw_reporting`.
+    mixed: Moved,
+    /// Processor seconds of its threads, in the program and in the kernel.
+    #[serde(skip)]
+    cpu_s: Option<(f64, f64)>,
     /// Number of merged entries.
+    #[serde(skip)]
     entries: u32,
     /// Whether the report has options: only then what they lack has fio's defaults.
+    #[serde(skip)]
     has_options: bool,
 }
 
-/// The bytes moved in one direction, with latencies in nanoseconds: from submission to completion
-/// (`clat`) or, with `lat_percentiles=1`, including the submission.
-#[derive(Debug, Default, Clone)]
+/// The bytes moved in one direction, with latencies from submission to completion (`clat`) or, with
+/// `lat_percentiles=1`, including the submission. 0 is unknown.
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(default)]
 struct Moved {
+    #[serde(rename = "io_bytes", deserialize_with = "above_zero")]
     bytes: f64,
+    #[serde(rename = "total_ios", deserialize_with = "above_zero")]
     requests: f64,
-    seconds: f64,
+    #[serde(rename = "runtime", deserialize_with = "above_zero")]
+    ms: f64,
+    #[serde(rename = "bw_bytes", deserialize_with = "above_zero")]
     rate: f64,
-    mean: Option<f64>,
-    max: Option<f64>,
-    percentiles: [Option<f64>; 4],
+    lat_ns: Times,
+    clat_ns: Times,
     /// Whether percentiles were known, but of parts.
+    #[serde(skip)]
     lacks_percentiles: bool,
 }
 
+#[derive(Debug, Default, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+struct Times {
+    #[serde(deserialize_with = "above_zero")]
+    mean: f64,
+    #[serde(deserialize_with = "above_zero")]
+    max: f64,
+    percentile: BTreeMap<String, Option<f64>>,
+}
+
+/// A number; 0 for one that fio could not compute.
+fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(deserializer).map(|number| number.unwrap_or_default().max(0.0))
+}
+
 impl Moved {
-    fn of(value: &Value) -> Self {
-        let number = |key: &str| value[key].as_f64().filter(|number| *number > 0.0);
-        let kinds = [&value["lat_ns"], &value["clat_ns"]];
-        let has_more =
-            |times: &&&Value| times["percentile"].as_object().is_some_and(|all| !all.is_empty());
-        // Unmeasured values are present as zeros.
-        let is_measured = |times: &&&Value| times["mean"].as_f64().is_some_and(|mean| mean > 0.0);
-        let times = kinds.iter().find(has_more).or_else(|| kinds.iter().find(is_measured));
-        let time = |key: &str| times?[key].as_f64();
-        Self {
-            bytes: number("io_bytes").unwrap_or_default(),
-            requests: number("total_ios").unwrap_or_default(),
-            seconds: number("runtime").unwrap_or_default() / 1e3,
-            rate: number("bw_bytes").unwrap_or_default(),
-            mean: time("mean"),
-            max: time("max"),
-            percentiles: PERCENTILES.map(|(_, name)| times?["percentile"][name].as_f64()),
-            lacks_percentiles: false,
-        }
+    /// The latency with percentiles, else the one with a mean: the others are zeros.
+    fn times(&self) -> &Times {
+        let kinds = [&self.lat_ns, &self.clat_ns];
+        let known = kinds.iter().find(|times| !times.percentile.is_empty());
+        known.or(kinds.iter().find(|times| times.mean > 0.0)).unwrap_or(&kinds[1])
     }
 
     /// The sum of both, which ran together: as for a group of fio, over the time of the longer.
@@ -126,57 +140,50 @@ impl Moved {
         if self.requests == 0.0 || other.requests == 0.0 {
             return if self.requests == 0.0 { other } else { self };
         }
-        let (bytes, seconds) = (self.bytes + other.bytes, self.seconds.max(other.seconds));
+        let (bytes, ms) = (self.bytes + other.bytes, self.ms.max(other.ms));
         let requests = self.requests + other.requests;
-        let weight = self.requests / requests;
-        let mean = |(a, b): (f64, f64)| a * weight + b * (1.0 - weight);
+        let (one, two) = (self.times(), other.times());
+        let known = |a: f64, b: f64, both: f64| if a > 0.0 && b > 0.0 { both } else { 0.0 };
+        let mean = (one.mean * self.requests + two.mean * other.requests) / requests;
+        let times = Times {
+            mean: known(one.mean, two.mean, mean),
+            max: known(one.max, two.max, one.max.max(two.max)),
+            ..Times::default()
+        };
+        let lacks = |moved: &Self| moved.lacks_percentiles || !moved.times().percentile.is_empty();
         Self {
             bytes,
             requests,
-            seconds,
-            rate: if seconds > 0.0 { bytes / seconds } else { self.rate + other.rate },
-            mean: self.mean.zip(other.mean).map(mean),
-            max: self.max.zip(other.max).map(|(a, b)| a.max(b)),
-            percentiles: [None; 4],
-            lacks_percentiles: [&self, &other]
-                .iter()
-                .any(|one| one.lacks_percentiles || one.percentiles.iter().any(Option::is_some)),
+            ms,
+            rate: if ms > 0.0 { bytes / ms * 1e3 } else { self.rate + other.rate },
+            lacks_percentiles: lacks(&self) || lacks(&other),
+            lat_ns: times,
+            ..Self::default()
         }
     }
 }
 
 impl Job {
-    /// Parses an entry; its options are those of all jobs, and its own.
-    pub(super) fn of(entry: Entry, global: &Options) -> Self {
-        let value = Value::Object(entry.rest);
-        let number = |key: &str| value[key].as_f64().filter(|number| *number >= 0.0);
-        let text = |key: &str| value[key].as_str().map(short).unwrap_or_default();
-        let mut options = [global.0.as_slice(), &entry.options.0].concat();
-        let has_options = !options.is_empty();
+    /// The job with the options of all jobs.
+    pub(super) fn completed(mut self, global: &Options) -> Self {
+        let mut options = [global.0.as_slice(), &self.options.0].concat();
+        self.has_options = !options.is_empty();
         options.retain(|(name, _)| !["name", "hostname"].contains(&name.as_str()));
         // Jobs of different names or servers are no repeats.
-        let own = [("name", text("jobname")), ("hostname", text("hostname"))];
+        self.name = short(&self.name);
+        let own = [("name", self.name.clone()), ("hostname", short(&self.hostname))];
         let own = own.into_iter().filter(|(_, text)| !text.is_empty());
         options.extend(own.map(|(name, text)| (name.to_owned(), text)));
-        let thread_s = number("job_runtime").filter(|ms| *ms > 0.0).map(|ms| ms / 1e3);
-        let cpu = number("usr_cpu").zip(number("sys_cpu")).zip(thread_s);
-        // With `unified_rw_reporting` both directions are one, which only the options show; some of
-        // its values are also reported for each direction.
-        let both = Moved::of(&value["mixed"]);
-        let is_one = both.requests > 0.0;
-        Self {
-            name: text("jobname"),
-            group: value["groupid"].as_u64().unwrap_or_default(),
-            options: Options(options),
-            error: value["error"].as_i64().unwrap_or_default(),
-            thread_s,
-            cpu_s: cpu.map(|((user, system), s)| (user / 100.0 * s, system / 100.0 * s)),
-            read: if is_one { both } else { Moved::of(&value["read"]) },
-            write: if is_one { Moved::default() } else { Moved::of(&value["write"]) },
-            trim: Moved::of(&value["trim"]),
-            entries: 1,
-            has_options,
+        self.options = Options(options);
+        let cpu = self.usr_cpu.zip(self.sys_cpu).filter(|(user, system)| user.min(*system) >= 0.0);
+        let seconds = Some(self.thread_ms / 1e5).filter(|seconds| *seconds > 0.0);
+        self.cpu_s = cpu.zip(seconds).map(|((user, system), s)| (user * s, system * s));
+        // Some values of `unified_rw_reporting` also report each direction.
+        if self.mixed.requests > 0.0 {
+            (self.read, self.write) = (std::mem::take(&mut self.mixed), Moved::default());
         }
+        self.entries = 1;
+        self
     }
 
     fn is_like(&self, other: &Self) -> bool {
@@ -199,7 +206,7 @@ impl Job {
     pub(super) fn with(self, other: Self) -> Self {
         Self {
             error: if self.error == 0 { other.error } else { self.error },
-            thread_s: self.thread_s.zip(other.thread_s).map(|(a, b)| a + b),
+            thread_ms: self.thread_ms + other.thread_ms,
             cpu_s: self.cpu_s.zip(other.cpu_s).map(|(a, b)| (a.0 + b.0, a.1 + b.1)),
             read: self.read.with(other.read),
             write: self.write.with(other.write),
@@ -215,7 +222,7 @@ impl Job {
 
     /// How long it moved bytes.
     pub(super) fn seconds(&self) -> f64 {
-        self.read.seconds.max(self.write.seconds)
+        self.read.ms.max(self.write.ms) / 1e3
     }
 
     fn threads(&self) -> Option<f64> {
@@ -300,18 +307,19 @@ impl Job {
         row.number("throughput", Some(all.rate));
         row.number("bytes", Some(all.bytes));
         row.number("requests", Some(all.requests));
-        row.number("seconds", Some(all.seconds * 1e9));
-        row.number("mean", all.mean);
-        row.number("max", all.max);
-        for ((name, _), percentile) in PERCENTILES.into_iter().zip(all.percentiles) {
-            row.number(name, percentile);
+        row.number("seconds", Some(all.ms * 1e6));
+        let times = all.times();
+        row.number("mean", Some(times.mean));
+        row.number("max", Some(times.max));
+        for (name, key) in PERCENTILES {
+            row.number(name, times.percentile.get(key).copied().flatten());
         }
         // Zeros mean that it ended before the kernel had counted any time.
         // The time of a job that verifies is that of both.
-        let cpu = self.cpu_s.filter(|(user, system)| user + system > 0.0 && all.seconds > 0.0);
+        let cpu = self.cpu_s.filter(|(user, system)| user + system > 0.0 && all.ms > 0.0);
         let cpu = cpu.filter(|_| all.bytes >= self.read.bytes + self.write.bytes);
         let bytes = count(all.bytes).unwrap_or_default();
-        row.cpu = cpu.map(|(user, system)| CpuCost::new(user, system, all.seconds, bytes));
+        row.cpu = cpu.map(|(user, system)| CpuCost::new(user, system, all.ms / 1e3, bytes));
         Ok(row)
     }
 
@@ -402,8 +410,8 @@ impl Job {
         let other_size = self.block_size().is_some_and(|size| {
             (bytes - self.requests() * size).abs() > bytes * 0.02 + threads * size * 2.0
         });
-        let longer = self.seconds() > 0.0
-            && self.thread_s.is_some_and(|s| s > 1.5 * threads * self.seconds() + 1.0);
+        let thread_s = self.thread_ms / 1e3;
+        let longer = self.seconds() > 0.0 && thread_s > 1.5 * threads * self.seconds() + 1.0;
         self.error == 0 && (other_size || !checks && (other_way || longer))
     }
 
@@ -455,15 +463,17 @@ mod tests {
     #[test]
     fn percentiles_are_of_the_latency_that_has_them_and_are_not_merged() {
         let of = |count: u64, times: Value| {
-            Moved::of(&json!({"total_ios": count, "clat_ns": times, "lat_ns": {"mean": 9.0}}))
+            let text = json!({"total_ios": count, "clat_ns": times, "lat_ns": {"mean": 9.0}});
+            Moved::deserialize(text).unwrap()
         };
         let one = of(3, json!({"mean": 2.5, "max": 4, "percentile": {"50.000000": 2}}));
-        assert_eq!((one.mean, one.percentiles), (Some(2.5), [Some(2.0), None, None, None]));
+        assert_eq!((one.times().mean, one.times().percentile["50.000000"]), (2.5, Some(2.0)));
         let both = one.clone().with(of(1, json!({"mean": 6.5, "max": 7, "percentile": {"x": 1}})));
-        assert_eq!((both.mean, both.max, both.percentiles), (Some(3.5), Some(7.0), [None; 4]));
-        assert_eq!(one.with(Moved::default()).percentiles[0], Some(2.0));
+        let merged = Times { mean: 3.5, max: 7.0, ..Times::default() };
+        assert_eq!((both.times(), both.lacks_percentiles), (&merged, true));
+        assert_eq!(one.clone().with(Moved::default()).times(), one.times());
         // Without percentiles the total latency counts.
-        assert_eq!(of(3, json!({"mean": 2.5})).mean, Some(9.0));
+        assert_eq!(of(3, json!({"mean": 2.5})).times().mean, 9.0);
     }
 
     #[test]

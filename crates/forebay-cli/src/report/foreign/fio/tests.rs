@@ -99,8 +99,9 @@ fn a_servers_job_and_a_failed_one_are_read_after_text_of_fio() {
 }
 
 fn job(options: Value, read: Value) -> Value {
-    json!({"jobname": options["name"], "groupid": 0, "error": 0, "job options": options,
-        "read": read, "usr_cpu": 1.0, "sys_cpu": 2.0, "job_runtime": 1000})
+    let name = options["name"].as_str().unwrap_or_default();
+    json!({"jobname": name, "groupid": 0, "error": 0, "job options": options, "read": read,
+        "usr_cpu": 1.0, "sys_cpu": 2.0, "job_runtime": 1000})
 }
 
 fn moved(count: u64) -> Value {
@@ -281,8 +282,11 @@ fn damaged_json_is_refused_with_its_line() {
     assert_eq!(why(&old), "line 1: it is of fio 2.21, and only 3 or newer is read");
     assert!(why("{\"fio version\": \"x\"}").contains("neither `jobs` nor"));
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
-    let deep = format!("{{\"fio version\": \"x\", \"jobs\": [{{\"x\": {deep}}}]}}");
-    assert!(why(&deep).contains("recursion limit"), "{}", why(&deep));
+    let holds = |rest: &str| format!("{{\"fio version\": \"x\", \"jobs\": [{{{rest}}}]}}");
+    let read = why(&holds(&format!("\"job options\": {{\"x\": {deep}}}")));
+    assert!(read.contains("recursion limit"), "{read}");
+    // A value that is not read takes no stack.
+    assert_eq!(parse(&holds(&format!("\"x\": {deep}"))).unwrap().found, []);
     // Many small objects take only linear time.
     let small = "{\"fio version\":\"x\",\"jobs\":[]}\n".repeat(30_000);
     assert_eq!(parse(&small).unwrap().found, []);
@@ -381,7 +385,7 @@ fn both_directions_as_one_are_counted_once() {
     both["mixed"] = moved(100);
     let found = of(&[both]).found.remove(0);
     assert_eq!((shown(&found).requests, shown(&found).bytes), (Some(100), Some(409_600)));
-    let mut writes = job(json!({"rw": "randwrite", "unified_rw_reporting": "1"}), Value::Null);
+    let mut writes = job(json!({"rw": "randwrite", "unified_rw_reporting": "1"}), json!({}));
     writes["mixed"] = moved(100);
     let point = of(&[writes]).found.remove(0).0.point;
     assert_eq!((point.method.as_str(), point.read_percent), ("fio-psync", 0));

@@ -16,7 +16,7 @@ fn of(text: &str, map: &str) -> Result<Contents, String> {
     parse(text, &map, &mut contents).map(|()| contents)
 }
 
-const MAP: &str = "block-size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us,direction=mode,\
+const MAP: &str = "block-size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us:us,direction=mode,\
                    threads=Threads,path=file";
 
 #[test]
@@ -116,10 +116,10 @@ fn missing_columns_and_unclear_values_are_named() {
 }
 
 #[test]
-fn headings_as_elbencho_writes_them_name_their_units() {
+fn headings_of_elbencho_have_their_units() {
     let text = "block size,operation,time ms [last],entries [last],IOPS [last],MiB/s [last],\
                 IO lat us [avg]\n131072,MKDIRS,11,5,,,\n131072,READ,12,128,10660,1333,70\n";
-    let map = "block-size=block size,direction=operation,seconds=time ms [last],\
+    let map = "block-size=block size,direction=operation,seconds=time ms [last]:ms,\
                requests=entries [last],iops=IOPS [last],throughput=MiB/s [last],\
                mean=IO lat us [avg]";
     let contents = of(text, map).unwrap();
