@@ -7,8 +7,7 @@ use forebay::units::format_size;
 use forebay_measure::plain::plain;
 use forebay_measure::results::machine::Gpu;
 use forebay_measure::results::machine::place;
-use forebay_measure::results::{Bound, Cache, Direction};
-use forebay_measure::results::{Point, Record};
+use forebay_measure::results::{Bound, Cache, Point, Record};
 
 use super::compare::{Comparison, compare};
 use super::forms;
@@ -31,36 +30,30 @@ pub fn model(records: &[Record]) -> Model {
 /// one.
 #[must_use]
 pub fn render(model: &Model, base: Option<&str>, width: usize) -> String {
-    let mut blocks = vec![Block::Line(head(model))];
-    let is_whole = model.has_whole_files();
-    match is_whole {
-        true => blocks.extend(sections(model).into_iter().chain(stragglers(model))),
-        false => blocks.extend(show::results(model, ROWS_MAX)),
-    }
-    let compared = base.filter(|_| !model.lines.is_empty());
-    match compared.map(|base| compare(model, &[], Some(Axis::Path), Some(base))) {
-        None => {}
-        Some(Ok(found)) => {
-            blocks
-                .extend(found.iter().flat_map(|one| show::comparison(one, Metric::Rate, ROWS_MAX)));
-        }
-        Some(Err(failure)) => blocks.push(Block::Line(failure.in_one_line())),
-    }
-    if is_whole {
-        blocks.extend(closing(model).map(Block::Line));
-    }
-    forms::terminal(&blocks, Some(width))
+    forms::terminal(&results(model, base, ROWS_MAX), Some(width))
 }
 
-/// A report: of one run of whole files its sections, else as [`show::report`] has it.
+/// A report: of a single run of whole files its sections, else as [`show::report`] has it.
 #[must_use]
 pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) -> Vec<Block> {
-    if !found.is_empty() || model.runs.len() != 1 || !model.has_whole_files() {
-        return show::report(model, found, metric, rows);
+    match found.is_empty() && model.runs.len() == 1 && model.has_whole_files() {
+        true => results(model, None, rows),
+        false => show::report(model, found, metric, rows),
     }
+}
+
+fn results(model: &Model, base: Option<&str>, rows: usize) -> Vec<Block> {
     let mut blocks = vec![Block::Line(head(model))];
-    blocks.extend(sections(model).into_iter().chain(stragglers(model)));
-    blocks.extend(closing(model).map(Block::Line));
+    let is_whole = model.has_whole_files();
+    blocks.extend(if is_whole { sections(model) } else { show::results(model, rows) });
+    if let Some(base) = base.filter(|_| !model.lines.is_empty()) {
+        match compare(model, &[], Some(Axis::Path), Some(base)) {
+            Ok(found) => blocks
+                .extend(found.iter().flat_map(|one| show::comparison(one, Metric::Rate, rows))),
+            Err(failure) => blocks.push(Block::Line(failure.in_one_line())),
+        }
+    }
+    blocks.extend(closing(model).filter(|_| is_whole).map(Block::Line));
     blocks
 }
 
@@ -104,7 +97,7 @@ pub(crate) fn title(model: &Model) -> String {
     format!("{} · {path}{target}{ranks}", plain(tool))
 }
 
-/// The bars of all methods, by direction, cache, path and GPUs.
+/// The bars of all methods, by direction, cache, path and GPUs; of ranks, the slowest and fastest.
 pub(crate) fn sections(model: &Model) -> Vec<Block> {
     let varying = model.varying();
     let key = |line: &Line| {
@@ -115,7 +108,8 @@ pub(crate) fn sections(model: &Model) -> Vec<Block> {
         key
     };
     let sections = grouped(model.lines.iter().map(|line| (key(line), line)));
-    sections.iter().flat_map(|(key, lines)| section(model, key, lines)).collect()
+    let bars = sections.iter().flat_map(|(key, lines)| section(model, key, lines));
+    bars.chain(stragglers(model)).collect()
 }
 
 /// The table of all numbers, with the names of methods that the sections have.
@@ -142,13 +136,16 @@ const fn state(point: &Point) -> &'static str {
 
 /// A point of whole files in a few words: `read() + copy, cold`.
 pub(crate) fn name(point: &Point) -> String {
-    let state = match (point.read_percent, point.cache) {
+    format!("{}, {}", method(point), short_state(point))
+}
+
+const fn short_state(point: &Point) -> &'static str {
+    match (point.read_percent, point.cache) {
         (0, _) => "writing",
         (_, Some(Cache::Warm)) => "warm",
         (_, Some(Cache::Cold)) => "cold",
         (_, None) => "reading",
-    };
-    format!("{}, {state}", method(point))
+    }
 }
 
 /// Methods as bars, the fastest first, below their limits; then the rows that exceed a limit.
@@ -221,11 +218,9 @@ const fn base_name(point: &Point) -> &'static str {
 
 /// The limits of a point, with their names for people.
 pub(super) fn limits(model: &Model, point: &Point) -> Vec<(&'static str, f64)> {
-    let direction = if point.read_percent > 0 { Direction::Read } else { Direction::Write };
     let find = |name: &str, of: &str| {
-        let all = model.limits.iter().map(|(_, limit)| limit);
-        let mut same = all.filter(|limit| limit.name == name && limit.of == of);
-        same.find(|limit| limit.holds(direction)).map(|limit| limit.bytes_per_second)
+        let limit = model.limits_of(point, of).find(|limit| limit.name == name);
+        limit.map(|limit| limit.bytes_per_second)
     };
     let link = if is_host(point) { "memory copy" } else { "PCIe link" };
     let links = [
@@ -293,11 +288,7 @@ pub(crate) fn states(model: &Model) -> Vec<State> {
 }
 
 fn state_of(model: &Model, lines: &[&Line]) -> State {
-    let name = match (lines[0].point.read_percent, lines[0].point.cache) {
-        (0, _) => "writing",
-        (_, Some(Cache::Warm)) => "warm",
-        _ => "cold",
-    };
+    let name = short_state(&lines[0].point);
     let base = |line: &Line| {
         let point = Point { method: "standard".into(), route: None, ..line.point.clone() };
         model.lines.iter().find(|other| other.point == point)

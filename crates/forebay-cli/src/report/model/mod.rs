@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use forebay_measure::plain::plain;
-use forebay_measure::results::{Bound, Limit, Point, Run};
+use forebay_measure::results::{Bound, Direction, Limit, Point, Run};
 
 pub use self::axis::Axis;
 pub use self::metric::Metric;
@@ -176,6 +176,17 @@ impl Model {
         let rate = |line: &Line| line.rate().unwrap_or(f64::NEG_INFINITY);
         let best = good.max_by(|(_, a), (_, b)| rate(a).total_cmp(&rate(b)));
         best.filter(|(_, line)| line.rate().is_some_and(|rate| rate > 0.0))
+    }
+
+    /// The limits in the direction of a point of `of`: a target, several, or a path.
+    pub(crate) fn limits_of<'a>(
+        &'a self,
+        point: &Point,
+        of: &'a str,
+    ) -> impl Iterator<Item = &'a Limit> {
+        let direction = if point.read_percent > 0 { Direction::Read } else { Direction::Write };
+        let all = self.limits.iter().map(|(_, limit)| limit);
+        all.filter(move |limit| limit.of == of && limit.holds(direction))
     }
 
     /// Whether the last run moved whole files, so that its methods are shown as bars.

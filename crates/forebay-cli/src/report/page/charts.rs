@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use forebay_measure::plain::json;
-use forebay_measure::results::{Direction, Limit};
 use serde::Serialize;
 
 use super::super::bars;
@@ -233,29 +232,23 @@ type Named = (String, Vec<Option<f64>>);
 /// what these carried together and what was predicted of that, and the storage.
 fn roofline(model: &Model, xs: &[(f64, Option<&Line>)]) -> (Vec<Named>, Option<String>) {
     type Find<'a> = &'a dyn Fn(&Line) -> Option<f64>;
-    let found = |line: &Line, name: &str| {
-        let all = bars::limits(model, &line.point);
-        all.into_iter().find(|(other, _)| (*other == "storage") == (name == "storage"))
+    let found = |line: &Line, is_storage: bool| {
+        let all = bars::limits(model, &line.point).into_iter();
+        all.filter(|(name, _)| (*name == "storage") == is_storage).map(|(_, rate)| rate).next()
     };
-    let of = |line: &Line, pick: fn(&Limit) -> Option<f64>, name: Option<&str>, of: &str| {
-        let is_read = line.point.read_percent > 0;
-        let direction = if is_read { Direction::Read } else { Direction::Write };
-        let is_own = |limit: &&Limit| {
-            limit.of == of && limit.holds(direction) && name.is_none_or(|name| limit.name == name)
-        };
-        model.limits.iter().map(|(_, limit)| limit).filter(is_own).find_map(pick)
+    let link = |line: &Line, target: &String| {
+        let limit = model.limits_of(&line.point, target).find(|limit| limit.name == "link");
+        limit.map(|limit| limit.bytes_per_second)
     };
     let links = |line: &Line| {
-        let own =
-            |target: &String| of(line, |limit| Some(limit.bytes_per_second), Some("link"), target);
-        line.point.targets.iter().map(own).sum::<Option<f64>>()
+        line.point.targets.iter().map(|target| link(line, target)).sum::<Option<f64>>()
     };
-    let together = |line: &Line| {
-        (line.point.targets.len() > 1).then(|| found(line, "link")).flatten().map(|one| one.1)
+    let together = |line: &Line| found(line, false).filter(|_| line.point.targets.len() > 1);
+    let predicted = |line: &Line| {
+        let all = line.point.targets.join("+");
+        model.limits_of(&line.point, &all).find_map(|limit| limit.predicted)
     };
-    let predicted =
-        |line: &Line| of(line, |limit| limit.predicted, None, &line.point.targets.join("+"));
-    let storage = |line: &Line| found(line, "storage").map(|one| one.1);
+    let storage = |line: &Line| found(line, true);
     let all: [(&str, Find<'_>); 4] = [
         ("links, added up", &links),
         ("links at once", &together),

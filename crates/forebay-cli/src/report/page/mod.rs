@@ -68,8 +68,7 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                 }
                 @if !model.warnings.is_empty() { (warnings(model)) }
                 @if is_whole {
-                    @let all = bars::sections(model).into_iter().chain(show::stragglers(model));
-                    section { (blocks(&all.collect::<Vec<_>>())) }
+                    section { (blocks(&bars::sections(model))) }
                 }
                 @if !charts.charts.is_empty() { (drawn(&charts)) }
                 @if !model.lines.is_empty() {
