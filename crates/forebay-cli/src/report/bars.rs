@@ -363,7 +363,7 @@ mod tests {
     use super::*;
     use crate::report::grid::WIDTH;
     use crate::report::made::{self, Sweep};
-    use crate::report::model::gather::tests::model_of;
+    use crate::report::model::gather::tests::{model_of, of_records};
 
     /// The text of cold reads of whole files: a limit, and rates of two methods.
     fn shown(limit: f64, standard: f64, forebay: f64, seconds: f64) -> String {
@@ -400,7 +400,7 @@ mod tests {
             record["measured"]["seconds"] = json!(seconds);
             record["measured"]["bound"] = Value::Null;
         }
-        render(&model_of(&[("a", &made::text(&records))]), None, WIDTH)
+        render(&of_records(&records), None, WIDTH)
     }
 
     #[test]
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn sections_follow_the_width_and_name_what_has_no_room() {
         let records = whole_files(4e9);
-        let model = model_of(&[("a", &made::text(&records))]);
+        let model = of_records(&records);
         for (width, bar, dropped) in [(40, 14, 3), (60, 6, 1), (80, 17, 0), (120, 34, 0)] {
             let text = anstream::adapter::strip_str(&render(&model, None, width)).to_string();
             let most = text.lines().map(|line| line.chars().count()).max();
@@ -489,7 +489,7 @@ mod tests {
                     None => record["measured"]["verdict"] = Value::Null,
                 }
             }
-            super::closing(&model_of(&[("a", &made::text(&records))])).unwrap()
+            super::closing(&of_records(&records)).unwrap()
         };
         let proven = "Path: staged, by the counters of kernel and driver.";
         assert!(closing(Some("staged")).ends_with(proven));
@@ -521,7 +521,7 @@ mod tests {
             {
                 (sample["measured"], sample["error"]) = (Value::Null, "5027: bind it".into());
             }
-            let model = model_of(&[("a", &made::text(&records))]);
+            let model = of_records(&records);
             let text = anstream::adapter::strip_str(&render(&model, None, WIDTH)).to_string();
             (text, model.warnings.join("\n"))
         };
@@ -541,7 +541,7 @@ mod tests {
             let mut run = made::run(&sweep);
             run["request"]["whole_files"] = whole_files.into();
             let records = [vec![run], made::samples(&sweep)].concat();
-            let model = model_of(&[("a", &made::text(&records))]);
+            let model = of_records(&records);
             for line in
                 anstream::adapter::strip_str(&render(&model, None, WIDTH)).to_string().lines()
             {

@@ -447,11 +447,11 @@ mod tests {
     use super::*;
     use crate::report::foreign;
     use crate::report::made::{self, Sweep};
-    use crate::report::model::gather::tests::model_of;
+    use crate::report::model::gather::tests::{model_of, of_records, of_sweep, records_of};
 
     #[test]
     fn csv_has_every_number_to_the_last_digit() {
-        let model = model_of(&[("a", &made::file(&Sweep { fails: 7, ..Sweep::default() }))]);
+        let model = of_sweep(&Sweep { fails: 7, ..Sweep::default() });
         let text = csv(&model, &[]).unwrap();
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let head = reader.headers().unwrap().clone();
@@ -475,13 +475,12 @@ mod tests {
     #[test]
     fn a_rate_above_its_limit_is_not_at_it() {
         let best = |limit: f64| {
-            let mut records = vec![made::run(&Sweep::default())];
-            records.extend(made::samples(&Sweep::default()));
+            let mut records = records_of(&Sweep::default());
             for record in &mut records[1..] {
                 record["measured"]["bytes_per_second"] = 2e9.into();
                 record["measured"]["bound"]["bytes_per_second"] = limit.into();
             }
-            let model = model_of(&[("a", &made::text(&records))]);
+            let model = of_records(&records);
             super::best(&model, &[]).concat()
         };
         assert!(best(1e9).contains(", above the measured limit "), "{}", best(1e9));
@@ -510,7 +509,7 @@ mod tests {
 
     #[test]
     fn nothing_is_verified_where_nothing_was_measured() {
-        let text = |sweep| data(&model_of(&[("a", &made::file(&sweep))]));
+        let text = |sweep| data(&of_sweep(&sweep));
         assert_eq!(text(Sweep::default()), "All data verified.");
         assert_eq!(data(&Model::default()), "Data not verified.");
     }

@@ -105,12 +105,12 @@ fn gpus_text(gpus: &[Gpu]) -> String {
 mod tests {
     use super::*;
     use crate::report::made::{self, Sweep};
-    use crate::report::model::gather::tests::model_of;
+    use crate::report::model::gather::tests::of_sweep;
 
     #[test]
     fn the_machine_and_the_settings_are_listed() {
         let sweep = Sweep { targets: vec!["cuda:0", "cuda:1"], ..Sweep::default() };
-        let model = model_of(&[("a", &made::file(&sweep))]);
+        let model = of_sweep(&sweep);
         let run = &model.runs[0].record;
         let all = machine(run);
         let of =
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_time_beyond_all_calendars_is_unknown() {
         for unix_time in [0, 253_402_300_800, u64::MAX] {
-            let mut run = model_of(&[("a", &made::file(&Sweep::default()))]).runs.remove(0).record;
+            let mut run = of_sweep(&Sweep::default()).runs.remove(0).record;
             run.environment.unix_time = unix_time;
             assert_eq!(began(&run), None, "{unix_time}");
         }

@@ -211,15 +211,14 @@ mod tests {
 
     use super::*;
     use crate::report::made::{self, Sweep};
-    use crate::report::model::gather::tests::model_of;
+    use crate::report::model::gather::tests::{of_records, records_of};
 
     #[test]
     fn calls_of_a_few_bytes_have_no_cost_of_bytes() {
         let of = |bytes: u64| {
-            let mut records = vec![made::run(&Sweep::default())];
-            records.extend(made::samples(&Sweep::default()));
+            let mut records = records_of(&Sweep::default());
             records[1..].iter_mut().for_each(|one| one["measured"]["bytes"] = json!(bytes));
-            let model = model_of(&[("a", &made::text(&records))]);
+            let model = of_records(&records);
             model.lines[0].estimate(CpuCost).is_some()
         };
         assert!(of(COST_MIN) && !of(COST_MIN - 1) && !of(1));

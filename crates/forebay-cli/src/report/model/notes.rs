@@ -189,13 +189,12 @@ mod tests {
 
     use crate::report::made::{self, Sweep};
     use crate::report::model::gather;
-    use crate::report::model::gather::tests::model_of;
+    use crate::report::model::gather::tests::{of_records, records_of};
 
     fn changed(change: impl Fn(&mut Value)) -> Vec<String> {
-        let mut records = vec![made::run(&Sweep::default())];
-        records.extend(made::samples(&Sweep::default()));
+        let mut records = records_of(&Sweep::default());
         change(&mut records[1]);
-        model_of(&[("a", &made::text(&records))]).warnings
+        of_records(&records).warnings
     }
 
     #[test]
@@ -214,12 +213,11 @@ mod tests {
         one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
         one(changed(|s| s["measured"]["latency"]["since_due"] = true.into()), "was due");
         one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "no verified path");
-        let mut records = vec![made::run(&Sweep::default())];
-        records.extend(made::samples(&Sweep::default()));
+        let mut records = records_of(&Sweep::default());
         for record in &mut records[1..] {
             record["measured"]["bound"]["bytes_per_second"] = 1e7.into();
         }
-        one(model_of(&[("a", &made::text(&records))]).warnings, "15 of 15 points exceed a limit");
+        one(of_records(&records).warnings, "15 of 15 points exceed a limit");
         let failed = changed(|sample| {
             sample["measured"] = Value::Null;
             sample["error"] = "cannot read".into();
@@ -234,7 +232,7 @@ mod tests {
         records.extend(made::samples(&sweep).into_iter().take(1));
         records.push(json!({"record": "warning", "text": "a note"}));
         records.push(json!({"record": "doubt", "text": "all of it are holes"}));
-        let model = model_of(&[("a", &made::text(&records))]);
+        let model = of_records(&records);
         assert!(model.warnings[0].starts_with("1 of 1 point has fewer"), "{:?}", model.warnings);
         assert_eq!(model.warnings[1..], ["all of it are holes", "a note"]);
         assert_eq!(model.grave, 2);
@@ -242,8 +240,7 @@ mod tests {
 
     #[test]
     fn sentences_that_differ_in_numbers_come_once() {
-        let mut records = vec![made::run(&Sweep::default())];
-        records.extend(made::samples(&Sweep::default()));
+        let mut records = records_of(&Sweep::default());
         for (number, record) in records.iter_mut().enumerate().skip(1) {
             record["measured"]["power"] = json!({
                 "warnings": [format!("`gpu` gave {number} readings")],
@@ -251,7 +248,7 @@ mod tests {
             });
         }
         records.push(json!({"record": "warning", "text": format!("{} it", super::NO_TIME)}));
-        let model = model_of(&[("a", &made::text(&records))]);
+        let model = of_records(&records);
         let (grave, warnings) = model.warnings.split_at(model.grave);
         assert_eq!(grave, ["no time was left to measure it"]);
         assert_eq!(warnings, ["`gpu` gave 1 readings", "gpu 0 was throttled: heat (50 %)"]);
@@ -260,10 +257,9 @@ mod tests {
     #[test]
     fn a_run_that_was_stopped_is_incomplete() {
         let sweep = Sweep { request_sizes: vec![4096], depths: vec![1, 8], ..Sweep::default() };
-        let mut records = vec![made::run(&sweep)];
-        records.extend(made::samples(&sweep));
+        let mut records = records_of(&sweep);
         made::name_points(&mut records);
-        let of = |records: &[Value]| model_of(&[("a", &made::text(records))]).warnings;
+        let of = |records: &[Value]| of_records(&records).warnings;
         assert_eq!(of(&records), Vec::<String>::new());
         let continued = [&records[..3], &records[..1], &records[3..]].concat();
         assert_eq!(of(&continued), Vec::<String>::new());

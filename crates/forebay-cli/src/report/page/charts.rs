@@ -302,11 +302,11 @@ mod tests {
 
     use super::*;
     use crate::report::made::{self, Sweep};
-    use crate::report::model::gather::tests::model_of;
+    use crate::report::model::gather::tests::{model_of, of_records, of_sweep};
 
     #[test]
     fn the_numeric_axis_is_horizontal_and_the_rest_are_lines() {
-        let model = model_of(&[("a", &made::file(&Sweep { fails: 7, ..Sweep::default() }))]);
+        let model = of_sweep(&Sweep { fails: 7, ..Sweep::default() });
         let charts = Charts::of(&model);
         assert_eq!((charts.axis.as_str(), charts.xs.len()), ("block size", 5));
         let names: Vec<&str> = charts.series.iter().map(|series| &*series.name).collect();
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_method_has_one_colour() {
         let sweep = Sweep { methods: vec!["forebay", "mmap"], ..Sweep::default() };
-        let series = Charts::of(&model_of(&[("a", &made::file(&sweep))])).series;
+        let series = Charts::of(&of_sweep(&sweep)).series;
         let look = |method: &str| {
             let own = series.iter().filter(|series| series.name.contains(method));
             own.map(|series| (series.color, series.dash)).collect::<Vec<_>>()
@@ -360,7 +360,7 @@ mod tests {
                 sample
             }));
         }
-        let charts = Charts::of(&model_of(&[("a", &made::text(&records))]));
+        let charts = Charts::of(&of_records(&records));
         assert_eq!(
             (charts.axis.as_str(), &charts.xs[..]),
             ("GPUs at once", &["1".into(), "2".into()][..])
@@ -385,9 +385,9 @@ mod tests {
     #[test]
     fn lines_are_bounded_and_one_number_has_no_chart() {
         let one = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
-        assert_eq!(Charts::of(&model_of(&[("a", &made::file(&one))])), Charts::default());
+        assert_eq!(Charts::of(&of_sweep(&one)), Charts::default());
         let many = Sweep { depths: (1..=20).collect(), repeats: 1, ..Sweep::default() };
-        let charts = Charts::of(&model_of(&[("a", &made::file(&many))]));
+        let charts = Charts::of(&of_sweep(&many));
         assert_eq!((charts.series.len(), charts.left_out), (SERIES_MAX, 12));
         let hostile = Charts::of(&model_of(&[("a", &made::hostile())]));
         assert!(!hostile.json().contains("</script"));

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::*;
 use crate::report::compare::compare;
 use crate::report::made::{self, Sweep};
-use crate::report::model::gather::tests::model_of;
+use crate::report::model::gather::tests::{model_of, records_of};
 
 fn of(text: &str) -> String {
     page(&model_of(&[("results", text)]), &[], Metric::Rate)
@@ -96,8 +96,7 @@ fn a_bar_has_the_range_of_its_samples() {
 fn percentiles_of_few_requests_are_left_out() {
     for (bytes, shown) in [(99_u64, false), (100, true)] {
         let sweep = Sweep { request_sizes: vec![1 << 20], ..Sweep::default() };
-        let mut records = vec![made::run(&sweep)];
-        records.extend(made::samples(&sweep));
+        let mut records = records_of(&sweep);
         for record in &mut records[1..] {
             record["measured"]["bytes"] = (bytes << 20).into();
         }
@@ -110,8 +109,7 @@ fn percentiles_of_few_requests_are_left_out() {
 #[test]
 fn a_second_machine_shows_its_differences_only() {
     let sweep = Sweep::default();
-    let mut records = vec![made::run(&sweep)];
-    records.extend(made::samples(&sweep));
+    let mut records = records_of(&sweep);
     let first = made::text(&records);
     records[0]["environment"]["kernel"] = "Linux 7.0".into();
     let model = model_of(&[("a", &first), ("b", &made::text(&records))]);
@@ -147,8 +145,7 @@ fn nothing_in_results_acts() {
 fn a_page_is_bounded() {
     let mut sweep = Sweep { repeats: 1, methods: vec!["a", "b"], ..Sweep::default() };
     sweep.depths = (1..=250).collect();
-    let mut records = vec![made::run(&sweep)];
-    records.extend(made::samples(&sweep));
+    let mut records = records_of(&sweep);
     let warning = |n: u32| {
         let text = "x".repeat(n as usize + 1);
         serde_json::json!({"record": "warning", "text": text})

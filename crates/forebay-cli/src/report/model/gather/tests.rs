@@ -1,6 +1,6 @@
 //! The model of records.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::report::foreign::Hints;
@@ -23,10 +23,25 @@ pub(crate) fn model_of(texts: &[(&str, &str)]) -> Model {
     model(&sources)
 }
 
+/// The model of a file with these records.
+pub(crate) fn of_records(records: &[Value]) -> Model {
+    model_of(&[("a", &made::text(records))])
+}
+
+/// The model of a sweep and its limits.
+pub(crate) fn of_sweep(sweep: &Sweep) -> Model {
+    model_of(&[("a", &made::file(sweep))])
+}
+
+/// The run and the samples of a sweep.
+pub(crate) fn records_of(sweep: &Sweep) -> Vec<Value> {
+    [vec![made::run(sweep)], made::samples(sweep)].concat()
+}
+
 #[test]
 fn samples_of_a_point_are_one_line() {
     let sweep = Sweep { fails: 4, ..Sweep::default() };
-    let model = model_of(&[("a", &made::file(&sweep))]);
+    let model = of_sweep(&sweep);
     assert_eq!(model.lines.len(), 15);
     assert_eq!(model.varying(), [Axis::BlockSize, Axis::Depth]);
     let line = &model.lines[0];
@@ -63,7 +78,7 @@ fn a_failed_sample_that_was_repeated_did_not_fail() {
     let of = |samples: &[serde_json::Value]| {
         let mut records = vec![made::run(&sweep)];
         records.extend(samples.iter().cloned());
-        let model = model_of(&[("a", &made::text(&records))]);
+        let model = of_records(&records);
         let line = &model.lines[0];
         (line.samples(Metric::Rate).len(), line.failed, line.error.is_some())
     };
@@ -85,7 +100,7 @@ fn a_sample_names_its_limit_or_its_rate_does() {
             sample["measured"]["bound"] = json!({"name": bound.0, "bytes_per_second": bound.1});
             sample
         }));
-        model_of(&[("a", &made::text(&records))]).lines[0].limit.clone()
+        of_records(&records).lines[0].limit.clone()
     };
     assert_eq!(limit(&[("storage", 6e9)]), Some(("storage".into(), 6e9)));
     assert_eq!(limit(&[("in-flight", 25e9)]), Some(("link".into(), 25e9)));
@@ -99,14 +114,14 @@ fn a_sample_names_its_limit_or_its_rate_does() {
 fn the_largest_measurement_of_a_limit_counts() {
     let mut records = vec![made::run(&Sweep::default())];
     records.extend([6e9, 8e9, 7e9].map(|rate| made::limit("storage", "/data", rate)));
-    let model = model_of(&[("a", &made::text(&records))]);
+    let model = of_records(&records);
     assert_eq!((model.limits.len(), model.limits[0].1.bytes_per_second), (1, 8e9));
 }
 
 #[test]
 fn several_gpus_have_their_first_and_last_end() {
     let sweep = Sweep { targets: vec!["cuda:0", "cuda:1"], ..Sweep::default() };
-    let model = model_of(&[("a", &made::file(&sweep))]);
+    let model = of_sweep(&sweep);
     let of = |metric| model.lines[0].estimate(metric).unwrap().median;
     assert_eq!((of(Metric::FirstDone), of(Metric::LastDone)), (1.9, 2.1));
     assert!((of(Metric::SlowestGpu) * 2.0 / of(Metric::Rate) - 1.0).abs() < 1e-9);
@@ -118,14 +133,13 @@ fn power_is_listed_by_part() {
     use forebay_measure::power::result::Part;
     let sweep =
         Sweep { repeats: 1, request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
-    let mut records = vec![made::run(&sweep)];
-    records.extend(made::samples(&sweep));
+    let mut records = records_of(&sweep);
     let source = |(part, joules): (&str, f64)| json!({"part": part, "joules": joules});
     let sources = [("gpu", 2.0), ("package", 4.0), ("package", 6.0), ("server", 40.0)];
     let sources: Vec<_> = sources.into_iter().map(source).collect();
     records[1]["measured"]["power"] = json!({"seconds": 2.0, "sources": sources});
     records[1]["measured"]["bytes"] = 4_000_000_000_u64.into();
-    let model = model_of(&[("a", &made::text(&records))]);
+    let model = of_records(&records);
     for (part, watts) in [(Part::Gpu, 1.0), (Part::Package, 5.0), (Part::Server, 20.0)] {
         assert_eq!(model.lines[0].samples(Metric::Watts(part)), [watts], "{part:?}");
     }
@@ -134,7 +148,7 @@ fn power_is_listed_by_part() {
     }
     // Nothing was moved.
     records[1]["measured"]["bytes"] = 0.into();
-    let model = model_of(&[("a", &made::text(&records))]);
+    let model = of_records(&records);
     assert!(model.lines[0].samples(Metric::Joules(Part::Gpu)).is_empty());
 }
 
