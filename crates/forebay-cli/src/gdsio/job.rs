@@ -3,15 +3,15 @@
 
 use std::error::Error as _;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::{Args as _, Command, FromArgMatches as _};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::steps::Step;
 
-use super::options::{GdsioArgs, JOBS_MAX, Own, Request, Where, count, number};
+use super::options::{GdsioArgs, JOBS_MAX, Request};
 use super::place;
-use super::words::{self, Io, Sizes};
+use super::words::Io;
 use crate::near::near;
 
 /// Size limit of a plausible job file.
@@ -54,125 +54,110 @@ fn wrong(line: usize, what: impl Into<String>, hint: impl Into<String>) -> Failu
     Failure::usage(place + &what.into()).hint(hint)
 }
 
-/// The keys of `[global]`, with their options; `name` has none.
-const KEYS_OF_ALL: [(&str, &str); 13] = [
-    ("name", ""),
-    ("xfer_type", "-x"),
-    ("rw", "-I"),
-    ("bs", "-i"),
-    ("size", "-s"),
-    ("runtime", "-T"),
-    ("do_verify", "-V"),
-    ("enable_nvlinks", "-p"),
-    ("skip_bufregister", "-b"),
-    ("random_seed", "-k"),
-    ("fill_random", "-R"),
-    ("refill_buffer", "-F"),
-    ("unaligned_random", "-U"),
-];
+/// The keys of `[global]` with their options; `name` has none.
+const OF_ALL: &str = "name= xfer_type=-x rw=-I bs=-i size=-s runtime=-T do_verify=-V \
+                      enable_nvlinks=-p skip_bufregister=-b random_seed=-k fill_random=-R \
+                      refill_buffer=-F unaligned_random=-U";
 /// The keys of jobs. In `[global]` they are the defaults of jobs without their own.
-const KEYS_OF_JOBS: [&str; 7] =
-    ["numa_node", "gpu_dev_id", "num_threads", "directory", "filename", "start_offset", "io_size"];
+const OF_JOBS: &str = "numa_node=-n gpu_dev_id=-d num_threads=-w directory=-D filename=-f \
+                       start_offset=-o io_size=-i";
+/// Options without a value.
+const SWITCHES: [&str; 6] = ["-V", "-p", "-b", "-R", "-F", "-U"];
 
-/// The lines of `text` without comments and empty ones: number, key, and value unless it is a
-/// section.
-fn words(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
-    text.lines().enumerate().filter_map(|(index, line)| {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with(['#', ';']) {
-            return None;
-        }
-        let (key, value) = match line.split_once('=') {
-            Some((key, value)) if !line.starts_with('[') => (key.trim(), Some(value.trim())),
-            _ => (line, None),
-        };
-        Some((index + 1, key, value))
-    })
+fn keys(all: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    all.split(' ').filter_map(|key| key.split_once('='))
 }
+
+/// An option, and its word of a command line.
+type Word = (&'static str, String);
 
 fn parse(text: &str, args: &GdsioArgs) -> Result<Request> {
-    let (mut options, mut of_all) = (Vec::new(), Own::default());
-    let mut jobs: Vec<(usize, Own)> = Vec::new();
-    let mut in_section = false;
-    let mut seen: Vec<&str> = Vec::new();
-    for (line, key, value) in words(text) {
-        let Some(value) = value else {
-            in_section = true;
-            seen.clear();
-            section(line, key, &mut jobs)?;
+    let (mut global, mut defaults): (Vec<Word>, Vec<Word>) = (Vec::new(), Vec::new());
+    let mut jobs: Vec<(usize, Vec<Word>)> = Vec::new();
+    // The keys of the section.
+    let mut seen: Option<Vec<&str>> = None;
+    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        let pair = line.split_once('=').filter(|_| !line.starts_with('['));
+        let Some((key, value)) = pair.map(|(key, value)| (key.trim(), value.trim())) else {
+            section(number, line, &mut jobs)?;
+            seen = Some(Vec::new());
             continue;
         };
-        if !in_section {
-            return Err(wrong(line, "it is outside any section", "put `[global]` above it"));
-        }
+        let Some(seen) = &mut seen else {
+            return Err(wrong(number, "it is outside any section", "put `[global]` above it"));
+        };
         if seen.contains(&key) {
-            return Err(wrong(line, format!("`{key}` is given twice"), "remove one of them"));
+            return Err(wrong(number, format!("`{key}` is given twice"), "remove one of them"));
         }
         seen.push(key);
-        let bad = |reason: String| wrong(line, format!("`{key}` cannot be `{value}`"), reason);
-        let job = jobs.last_mut();
-        let of_global = KEYS_OF_ALL.iter().find(|(known, _)| *known == key);
-        if KEYS_OF_JOBS.contains(&key) {
-            let own = job.map_or(&mut of_all, |(_, own)| own);
-            own.set(key, value).map_err(bad)?;
-        } else if let Some((_, flag)) = of_global.filter(|_| job.is_none()) {
-            options.extend(option(flag, value).map_err(bad)?);
-        } else {
-            return Err(unknown(line, key, job.is_some()));
-        }
+        let find = |all| keys(all).find(|(known, _)| *known == key);
+        let (words, (_, flag)) = match (jobs.last_mut(), find(OF_ALL), find(OF_JOBS)) {
+            (Some((_, own)), _, Some(found)) => (own, found),
+            (None, Some(found), _) => (&mut global, found),
+            (None, None, Some(found)) => (&mut defaults, found),
+            (job, ..) => return Err(unknown(number, key, job.is_some())),
+        };
+        let has_path = words.iter().any(|(flag, _)| ["-D", "-f"].contains(flag));
+        let word = match flag {
+            "-D" | "-f" if has_path => Err("the job already has a path".into()),
+            _ => option(flag, value),
+        };
+        let bad = |why| wrong(number, format!("`{key}` cannot be `{value}`"), why);
+        words.extend(word.map_err(bad)?.map(|word| (flag, word)));
     }
-    request(&options, of_all, jobs, args)
+    request(&global, &defaults, jobs, args)
 }
 
-fn section(line: usize, name: &str, jobs: &mut Vec<(usize, Own)>) -> Result<()> {
+fn section(line: usize, name: &str, jobs: &mut Vec<(usize, Vec<Word>)>) -> Result<()> {
     let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    let is_job = inner.and_then(|name| name.strip_prefix("job")).is_some();
-    match inner {
-        Some("global") if jobs.is_empty() => Ok(()),
-        Some("global") => Err(wrong(line, "`[global]` follows a job", "put it first")),
-        Some(_) if is_job && jobs.len() == JOBS_MAX => {
-            Err(wrong(line, format!("there are more than {JOBS_MAX} jobs"), "remove some"))
+    let (what, hint) = match inner {
+        Some("global") if jobs.is_empty() => return Ok(()),
+        Some("global") => ("`[global]` follows a job".into(), "put it first"),
+        Some(inner) if inner.starts_with("job") && jobs.len() < JOBS_MAX => {
+            jobs.push((line, Vec::new()));
+            return Ok(());
         }
-        Some(_) if is_job => {
-            jobs.push((line, Own::default()));
-            Ok(())
+        Some(inner) if inner.starts_with("job") => {
+            (format!("there are more than {JOBS_MAX} jobs"), "remove some")
         }
-        Some(_) => Err(wrong(
-            line,
-            format!("unknown section `{name}`"),
-            "sections are `[global]`, `[job1]`, `[job2]` and so on",
-        )),
-        None => Err(wrong(line, "it is neither `[section]` nor `key=value`", "fix or remove it")),
-    }
+        Some(_) => {
+            let hint = "sections are `[global]`, `[job1]`, `[job2]` and so on";
+            (format!("unknown section `{name}`"), hint)
+        }
+        None => ("it is neither `[section]` nor `key=value`".into(), "fix or remove it"),
+    };
+    Err(wrong(line, what, hint))
 }
 
 fn unknown(line: usize, key: &str, in_job: bool) -> Failure {
-    let all = KEYS_OF_ALL.map(|(key, _)| key);
-    let hint = match near(key, all.into_iter().chain(KEYS_OF_JOBS)) {
-        Some(known) if in_job && all.contains(&known) => {
+    let names = |all| keys(all).map(|(key, _)| key);
+    let listed = |all| names(all).map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+    let hint = match near(key, names(OF_ALL).chain(names(OF_JOBS))) {
+        Some(known) if in_job && names(OF_ALL).any(|key| key == known) => {
             format!("`{known}` belongs in `[global]`, and applies to all jobs")
         }
         Some(known) => format!("perhaps `{known}` was meant"),
-        _ if in_job => format!("a job has {}", listed(&KEYS_OF_JOBS)),
-        _ => format!("`[global]` has {}", listed(&all)),
+        _ if in_job => format!("a job has {}", listed(OF_JOBS)),
+        _ => format!("`[global]` has {}", listed(OF_ALL)),
     };
     wrong(line, format!("unknown key `{key}`"), hint)
 }
 
-fn listed(keys: &[&str]) -> String {
-    keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
-}
-
-/// The word of a command line for the option `flag`, if it has this value.
+/// The word of a command line for an option with this value, if it has an effect.
 fn option(flag: &str, value: &str) -> std::result::Result<Option<String>, String> {
-    let word = match (flag, value) {
-        ("", _) | ("-T" | "-V" | "-p" | "-b" | "-R" | "-F" | "-U", "0") => return Ok(None),
-        ("-V" | "-p" | "-b" | "-R" | "-F" | "-U", "1") => flag.to_owned(),
-        ("-V" | "-p" | "-b" | "-R" | "-F" | "-U", _) => return Err("it takes 0 or 1".into()),
-        ("-I", word) => format!("-I{}", Io::parse_word(word)?.number()),
-        _ => format!("{flag}{value}"),
+    let is_switch = SWITCHES.contains(&flag);
+    let word = match value {
+        _ if flag.is_empty() => return Ok(None),
+        "0" if is_switch || flag == "-T" => return Ok(None),
+        "1" if is_switch => flag.to_owned(),
+        _ if is_switch => return Err("it takes 0 or 1".into()),
+        word if flag == "-I" => format!("-I{}", Io::parse_word(word)?.number()),
+        _ => format!("{flag}={value}"),
     };
-    match parsed(std::slice::from_ref(&word)) {
+    match parsed([&word]) {
         Ok(_) => Ok(Some(word)),
         Err(error) => {
             let reason = error.source().map(ToString::to_string);
@@ -182,52 +167,42 @@ fn option(flag: &str, value: &str) -> std::result::Result<Option<String>, String
 }
 
 /// The arguments of a command line with these words.
-fn parsed(words: &[String]) -> clap::error::Result<GdsioArgs> {
+fn parsed<'a>(words: impl IntoIterator<Item = &'a String>) -> clap::error::Result<GdsioArgs> {
     let command = GdsioArgs::augment_args(Command::new("gdsio").no_binary_name(true));
     GdsioArgs::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
-impl Own {
-    fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
-        let path = || match value {
-            "" => Err("it takes a path".to_owned()),
-            _ if self.at.is_some() => Err("the job already has a path".into()),
-            path => Ok(PathBuf::from(path)),
-        };
-        match key {
-            "directory" => self.at = Some(Where::Folder(path()?)),
-            "filename" => self.at = Some(Where::File(path()?)),
-            "gpu_dev_id" => self.numbers[0] = Some(number(value)?),
-            "numa_node" => self.numbers[1] = Some(number(value)?),
-            "num_threads" => self.numbers[2] = Some(count(value)?),
-            "start_offset" => self.start = Some(words::size(value)?),
-            _ => self.sizes = Some(Sizes::parse(value)?),
-        }
-        Ok(())
-    }
-}
-
-/// The request of a file: the `options` of `[global]`, and its jobs. Some `args` of the command
-/// line count as well.
+/// The request of a file: the options of `[global]`, the defaults of jobs, and the jobs. Each job
+/// is a command line. Some `args` of the command line count as well.
 fn request(
-    options: &[String],
-    of_all: Own,
-    jobs: Vec<(usize, Own)>,
+    global: &[Word],
+    defaults: &[Word],
+    jobs: Vec<(usize, Vec<Word>)>,
     args: &GdsioArgs,
 ) -> Result<Request> {
     if jobs.is_empty() {
         return Err(wrong(0, "it has no job", "add a section `[job1]`"));
     }
-    let of_file = parsed(options).map_err(|error| wrong(0, error.to_string(), "correct it"))?;
+    let parsed = |line, words: &[Word]| {
+        parsed(words.iter().map(|(_, word)| word))
+            .map_err(|error| wrong(line, error.to_string(), "correct it"))
+    };
+    let of_file = parsed(0, global)?;
     if of_file.size.is_none() {
         return Err(wrong(0, "it has no `size`", "add it to `[global]`"));
     }
-    let of_all = Own { sizes: of_all.sizes.or(Some(of_file.sizes)), ..of_all };
-    let one = |(line, own): (usize, Own)| {
-        own.job(&of_all)
-            .ok_or_else(|| wrong(line, "the job has no `directory`", "add the folder of its files"))
+    let job = |(line, mut own): (usize, Vec<Word>)| {
+        let place = |flag: &str| if flag == "-f" { "-D" } else { flag }.to_owned();
+        for word in defaults.iter().chain(global) {
+            if own.iter().all(|(flag, _)| place(flag) != place(word.0)) {
+                own.push(word.clone());
+            }
+        }
+        let (mut jobs, _) = parsed(line, &own)?.jobs_of_words()?;
+        let missing = || wrong(line, "the job has no `directory`", "add the folder of its files");
+        jobs.pop().ok_or_else(missing)
     };
-    let jobs = jobs.into_iter().map(one).collect::<Result<Vec<_>>>()?;
+    let jobs = jobs.into_iter().map(job).collect::<Result<Vec<_>>>()?;
     let seed = args.seed.or(of_file.seed);
     let (each_job, cached) = (args.each_job, args.cached);
     let all = GdsioArgs { seed, each_job, cached, ..of_file };
@@ -255,7 +230,8 @@ mod tests {
 
     use super::*;
     use crate::args::{Arguments, Verb};
-    use crate::gdsio::words::Transfer;
+    use crate::gdsio::options::Where;
+    use crate::gdsio::words::{Sizes, Transfer};
 
     fn args() -> GdsioArgs {
         match Arguments::try_parse_from(["forebay", "gdsio", "jobs"]).unwrap().verb {
@@ -272,7 +248,10 @@ mod tests {
     #[test]
     fn a_job_file_is_read() {
         let request = parse(TWO_JOBS, &args()).unwrap();
-        assert_eq!((request.transfer, request.io), (Transfer::CpuGpu, Io::RandWrite));
+        assert_eq!(
+            (request.transfer, request.io),
+            (Transfer::CpuGpu, Io { writes: true, is_random: true })
+        );
         assert_eq!((request.size, request.time), (500 * MIB, Some(Duration::from_secs(120))));
         assert!(request.verify && request.read_percent == 0);
         let (one, two) = (&request.jobs[0], &request.jobs[1]);

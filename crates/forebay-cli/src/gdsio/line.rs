@@ -59,7 +59,7 @@ mod tests {
     /// A run of gdsio 1.1 that is published with its line.
     fn published() -> ResultLine {
         ResultLine {
-            io: Io::Write,
+            io: Io { writes: true, is_random: false },
             transfer: Transfer::Direct,
             threads: 4,
             depth: None,

@@ -78,8 +78,8 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
 
 /// Runs all tasks, and shows their lines.
 fn measure(engine: &Engine, request: &Request, tasks: &[Task<'_>]) -> Result<()> {
-    let reads_back = request.verify && request.io.writes();
-    let again = reads_back.then(|| (request.io.reading(), true));
+    let reads_back = request.verify && request.io.writes;
+    let again = reads_back.then(|| (Io { writes: false, ..request.io }, true));
     // The run ends and is judged even if stdout is closed.
     let (mut shown, mut right) = (Ok(()), None);
     for (io, is_second) in std::iter::once((request.io, false)).chain(again) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use forebay::gpu::GpuSelector;
-use forebay::units::{MIB, parse_duration};
+use forebay::units::parse_duration;
 use forebay_measure::failure::{Failure, Result};
 
 use super::words::{self, Io, Sizes, Transfer};
@@ -191,11 +191,11 @@ struct JobFlags {
     folder: Vec<PathBuf>,
 
     /// GPU index; host memory if the machine has no GPU [default: 0]
-    #[arg(short = 'd', value_name = "INDEX")]
+    #[arg(short = 'd', value_name = "INDEX", value_parser = number::<u32>)]
     device: Vec<u32>,
 
     /// NUMA node whose processors run the threads
-    #[arg(short = 'n', value_name = "NODE")]
+    #[arg(short = 'n', value_name = "NODE", value_parser = number::<u32>)]
     node: Vec<u32>,
 
     /// Threads; with `-x` 6 and 7, calls in flight of one thread [default: 1]
@@ -209,28 +209,10 @@ const NUMBERS: [(&str, &str, &str); 3] =
 
 /// The options of one job, or of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Own {
-    pub(super) at: Option<Where>,
+struct Own {
+    at: Option<Where>,
     /// In the order of [`NUMBERS`].
-    pub(super) numbers: [Option<u32>; 3],
-    pub(super) start: Option<u64>,
-    pub(super) sizes: Option<Sizes>,
-}
-
-impl Own {
-    /// The job, with the common options where it has none; `None` if the location of its bytes is
-    /// missing.
-    pub(super) fn job(self, of_all: &Self) -> Option<Job> {
-        let number = |index: usize| self.numbers[index].or(of_all.numbers[index]);
-        Some(Job {
-            device: number(0).unwrap_or(0),
-            node: number(1),
-            threads: number(2).unwrap_or(1),
-            start: self.start.or(of_all.start).unwrap_or(0),
-            sizes: self.sizes.or(of_all.sizes).unwrap_or(Sizes::one(MIB)),
-            at: self.at.or_else(|| of_all.at.clone())?,
-        })
-    }
+    numbers: [Option<u32>; 3],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,14 +258,14 @@ impl FromArgMatches for Words {
     }
 }
 
-impl Words {
-    /// The jobs, with `of_all` applied, and notes for the user.
+impl GdsioArgs {
+    /// The jobs of the words, and notes for the user.
     ///
     /// # Errors
     /// An option of a job is repeated or ambiguous.
-    fn jobs(&self, mut of_all: Own) -> Result<(Vec<Job>, Vec<String>)> {
-        let mut jobs: Vec<Own> = Vec::new();
-        for word in &self.0 {
+    pub(super) fn jobs_of_words(&self) -> Result<(Vec<Job>, Vec<String>)> {
+        let (mut of_all, mut jobs) = (Own::default(), Vec::<Own>::new());
+        for word in &self.words.0 {
             match word {
                 Word::At(_) if jobs.len() == JOBS_MAX => {
                     return Err(Failure::usage(format!("there are more than {JOBS_MAX} jobs"))
@@ -302,7 +284,18 @@ impl Words {
         for index in 0..NUMBERS.len() {
             notes.extend(check_number(index, &of_all, &jobs)?);
         }
-        Ok((jobs.into_iter().filter_map(|own| own.job(&of_all)).collect(), notes))
+        let job = |own: Own| {
+            let number = |index: usize| own.numbers[index].or(of_all.numbers[index]);
+            Some(Job {
+                device: number(0).unwrap_or(0),
+                node: number(1),
+                threads: number(2).unwrap_or(1),
+                start: self.start,
+                sizes: self.sizes,
+                at: own.at?,
+            })
+        };
+        Ok((jobs.into_iter().filter_map(job).collect(), notes))
     }
 }
 
@@ -385,8 +378,7 @@ impl Request {
     /// # Errors
     /// They contradict each other.
     pub(crate) fn of_options(args: &GdsioArgs) -> Result<Self> {
-        let of_all = Own { start: Some(args.start), sizes: Some(args.sizes), ..Own::default() };
-        let (jobs, notes) = args.words.jobs(of_all)?;
+        let (jobs, notes) = args.jobs_of_words()?;
         if jobs.is_empty() {
             return Err(missing("`-f`, `-D` or a job file"));
         }
@@ -414,8 +406,8 @@ impl Request {
             transfer: args.transfer,
             io: match read_percent {
                 // The line shows the actual operation if the mix has only one.
-                100 => args.io.reading(),
-                0 => args.io.writing(),
+                100 => Io { writes: false, ..args.io },
+                0 => Io { writes: true, ..args.io },
                 _ => args.io,
             },
             size: args.size.ok_or_else(|| missing("`-s`"))?,
@@ -425,7 +417,7 @@ impl Request {
             in_host_memory: host,
             batch: if args.transfer.is_batch() { args.batch } else { 1 },
             seed: args.seed.unwrap_or(0),
-            shift: if args.unaligned && args.io.is_random() { UNALIGNED } else { 0 },
+            shift: if args.unaligned && args.io.is_random { UNALIGNED } else { 0 },
             read_percent,
             cached: args.cached == 1,
             each_job: args.each_job,
@@ -452,7 +444,7 @@ impl Request {
                 return Err(wrong("`-s` times `-w` is more than any file has")
                     .hint("give a smaller `-s`, which is the size for each thread"));
             }
-            let is_pass = self.time.is_none() && !self.io.is_random() && job.sizes.min == most;
+            let is_pass = self.time.is_none() && !self.io.is_random && job.sizes.min == most;
             if is_pass && !size.is_multiple_of(most) {
                 let (rest, less) = (size % most, size - size % most);
                 return Err(wrong(format!("`-s` ({size}) is not a multiple of `-i` ({most})"))
@@ -460,7 +452,7 @@ impl Request {
                     .hint(format!("give `-s` {less}, a `-i` that divides it, or a time: `-T`")));
             }
             let fits = |by: u64| job.sizes.all().iter().all(|size| size.is_multiple_of(by));
-            if let Some(by) = alignment.filter(|by| self.io.is_random() && !fits(*by)) {
+            if let Some(by) = alignment.filter(|by| self.io.is_random && !fits(*by)) {
                 return Err(wrong(format!("`-a {by}` does not divide `-i`"))
                     .because("random offsets are multiples of the block size")
                     .hint("give a `-a` that divides `-i`, or omit it"));
@@ -511,7 +503,7 @@ fn read_percent(args: &GdsioArgs) -> Result<u8> {
                 .hint("a mix of reads and writes is for batches, `-x` 6 and 7"))
         }
         Some(percent) => Ok(percent),
-        None => Ok(if args.io.writes() { 0 } else { 100 }),
+        None => Ok(if args.io.writes { 0 } else { 100 }),
     }
 }
 
@@ -527,7 +519,7 @@ fn notes(args: &GdsioArgs) -> impl Iterator<Item = String> {
 }
 
 /// The number of a GPU or a node, or a seed.
-pub(super) fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "it takes a number of 0 or more".into())
 }
 
@@ -539,7 +531,7 @@ fn wrong(message: impl Into<String>) -> Failure {
     Failure::usage(message)
 }
 
-pub(super) fn count(text: &str) -> Result<u32, String> {
+fn count(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
     number.ok_or_else(|| format!("it takes a number from 1 to {THREADS_MAX}"))
 }
@@ -585,7 +577,7 @@ mod tests {
             assert_eq!(jobs(line), "`-D a` 1 - 2", "{line}");
         }
         let both = request("-D a -w 2 -s 64K -o 1M -D b -i 4K -w 1 -T 3").unwrap();
-        let (sizes, start) = (Sizes::one(4096), MIB);
+        let (sizes, start) = (Sizes::one(4096), 1 << 20);
         assert!(both.jobs.iter().all(|job| (job.sizes, job.start) == (sizes, start)), "{both:?}");
         // Jobs that read may share files.
         assert_eq!(jobs("-D a -s 1M -D a"), "`-D a` 0 - 1, `-D a` 0 - 1");

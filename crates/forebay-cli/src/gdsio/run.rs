@@ -99,7 +99,7 @@ impl<'a> Task<'a> {
         };
         let load = |request_size| Load {
             read_percent: if reads_back { 100 } else { request.read_percent },
-            pattern: if io.is_random() { Pattern::Random } else { Pattern::Sequential },
+            pattern: if io.is_random { Pattern::Random } else { Pattern::Sequential },
             depth: self.depth(),
             batch: self.batch(),
             // No pages are evicted or read in before, and no write waits until its bytes are on the
@@ -148,7 +148,7 @@ impl<'a> Task<'a> {
         let is_device =
             std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
         drop(step);
-        if is_device || (read_percent == 0 && time.is_none() && !io.is_random()) {
+        if is_device || (read_percent == 0 && time.is_none() && !io.is_random) {
             return (lanes.to_vec(), Vec::new());
         }
         let folder = folder_of(&held::name(path)).to_owned();
@@ -461,7 +461,7 @@ mod tests {
             done(40, 5, Transfer::CpuAsyncGpu, None),
             done(4, 5, Transfer::CpuCachedGpu, None),
         ];
-        let of = |all: &[Done]| line(&request, &jobs, Io::Read, &at_once(all));
+        let of = |all: &[Done]| line(&request, &jobs, Io::parse("0").unwrap(), &at_once(all));
         assert_eq!(of(&all[..1]).transfer, Transfer::Batch);
         assert_eq!(of(&all).transfer, Transfer::CpuAsyncGpu);
         let line = of(&all);

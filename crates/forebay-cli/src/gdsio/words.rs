@@ -91,54 +91,38 @@ impl Transfer {
 
 /// The operation on the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Io {
-    Read,
-    Write,
-    RandRead,
-    RandWrite,
+pub(crate) struct Io {
+    pub(crate) writes: bool,
+    pub(crate) is_random: bool,
 }
 
 impl Io {
-    const ALL: [Self; 4] = [Self::Read, Self::Write, Self::RandRead, Self::RandWrite];
+    fn all() -> impl Iterator<Item = Self> {
+        [(false, false), (true, false), (false, true), (true, true)]
+            .into_iter()
+            .map(|(writes, is_random)| Self { writes, is_random })
+    }
 
     /// Parses its number, as in `-I`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        of_number(Self::ALL.into_iter(), text).ok_or_else(|| {
+        of_number(Self::all(), text).ok_or_else(|| {
             "it takes 0 (read), 1 (write), 2 (random read) or 3 (random write)".into()
         })
     }
 
     /// Parses its word, as in `rw=` of job files.
     pub(crate) fn parse_word(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|io| io.label().to_lowercase() == text);
+        let found = Self::all().find(|io| io.label().to_lowercase() == text);
         found.ok_or_else(|| "it takes `read`, `write`, `randread` or `randwrite`".into())
     }
 
     /// Its number, as in `-I`.
     pub(crate) const fn number(self) -> usize {
-        self as usize
+        self.writes as usize + 2 * self.is_random as usize
     }
 
     pub(crate) const fn label(self) -> &'static str {
-        ["READ", "WRITE", "RANDREAD", "RANDWRITE"][self as usize]
-    }
-
-    pub(crate) const fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::RandWrite)
-    }
-
-    pub(crate) const fn is_random(self) -> bool {
-        matches!(self, Self::RandRead | Self::RandWrite)
-    }
-
-    /// The corresponding write type.
-    pub(crate) const fn writing(self) -> Self {
-        if self.is_random() { Self::RandWrite } else { Self::Write }
-    }
-
-    /// The read type that checks a write type.
-    pub(crate) const fn reading(self) -> Self {
-        if self.is_random() { Self::RandRead } else { Self::Read }
+        ["READ", "WRITE", "RANDREAD", "RANDWRITE"][self.number()]
     }
 }
 
@@ -242,7 +226,7 @@ mod tests {
         Transfer::parse("8").unwrap_err();
         Transfer::parse("-1").unwrap_err();
         assert_eq!(Io::parse("3").unwrap().label(), "RANDWRITE");
-        assert_eq!(Io::parse_word("randread"), Ok(Io::RandRead));
+        assert_eq!(Io::parse_word("randread"), Io::parse("2"));
         Io::parse_word("READ").unwrap_err();
         Io::parse("4").unwrap_err();
     }

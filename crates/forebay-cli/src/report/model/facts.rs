@@ -104,7 +104,7 @@ fn gpus_text(gpus: &[Gpu]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::made::{self, Sweep};
+    use crate::report::made::Sweep;
     use crate::report::model::gather::tests::of_sweep;
 
     #[test]

@@ -210,7 +210,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::report::made::{self, Sweep};
+    use crate::report::made::Sweep;
     use crate::report::model::gather::tests::{of_records, records_of};
 
     #[test]
