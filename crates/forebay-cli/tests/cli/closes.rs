@@ -8,7 +8,7 @@ use forebay_measure::results::file::{read, samples};
 use crate::lab::fuse::{Faults, Fuse};
 use crate::lab::or_skip;
 use crate::lab::watchdog::Watchdog;
-use crate::program::program;
+use crate::program::{program, run};
 
 fn full() -> Option<Fuse> {
     let faults = Faults { closes: true, fail_closes: Some(libc::EDQUOT), ..Faults::default() };
@@ -21,10 +21,7 @@ fn a_load_says_what_the_close_of_a_written_file_reports() {
     let Some(fuse) = full() else { return };
     let folder = tempfile::tempdir_in(".").unwrap();
     let file = fuse.path().display().to_string();
-    let run = |line: &str| {
-        let mut command = Command::new(program());
-        command.current_dir(folder.path()).args(line.split_whitespace()).output().unwrap()
-    };
+    let run = |line: &str| run(folder.path(), line.split_whitespace());
     let end = "--overwrite --gpu none";
     let output = run(&format!("gdsio -f {file} -w 1 -s 1M -i 64K -x 4 -I 1 {end}"));
     let reported = String::from_utf8_lossy(&output.stderr);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forebay_measure::results::file::{read, samples};
 
-use crate::program::program;
+use crate::program::{program, run, stderr};
 
 /// Files of ours in a folder: scratch, and those of `gdsio` and `gpu-file-benchmark`.
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -141,8 +141,7 @@ fn a_sweep_that_writes_reads_right_bytes_afterwards() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let line = "bench . --gpu none --direction read,write --method forebay,cpu \
                 --block-size 12K,64K --depth 2 --bytes 512K --repeats 3 --size 1M -o results";
-    let mut command = Command::new(program());
-    let output = command.current_dir(folder.path()).args(line.split_whitespace()).output().unwrap();
+    let output = run(folder.path(), line.split_whitespace());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let records = read(&folder.path().join("results")).unwrap();
     let all: Vec<_> = samples(&records).filter_map(|(_, sample)| sample.measured.clone()).collect();
@@ -158,10 +157,9 @@ fn a_users_file_is_compared_with_a_second_read() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("own"), vec![7; 1 << 20]).unwrap();
     let run = |line: &str| {
-        let mut command = Command::new(program());
-        let output = command.current_dir(folder.path()).args(line.split(' ')).output().unwrap();
+        let output = run(folder.path(), line.split(' '));
         assert_eq!(output.status.code(), Some(0), "{line}: {output:?}");
-        String::from_utf8(output.stderr).unwrap()
+        stderr(&output)
     };
     let reported = run("gdsio -f own -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
     assert!(reported.contains("compared with those of a second read"), "{reported}");

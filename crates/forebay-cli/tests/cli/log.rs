@@ -4,16 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use crate::program::program;
+use crate::program::{program, stderr};
 use assert_cmd::Command;
 
 fn forebay(folder: &Path, log: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.current_dir(folder).env("FOREBAY_LOG", log).args(arguments).output().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 #[test]

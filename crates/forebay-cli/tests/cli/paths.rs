@@ -2,19 +2,18 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use forebay_measure::results::Cache;
 use forebay_measure::results::{Limit, Record, Sample};
 
-use crate::program::program;
+use crate::program::{self, names, stderr};
 
 /// Short samples, for tests that measure nothing.
 const SHORT: [&str; 4] = ["--repeats", "1", "--time", "100ms"];
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(program());
-    command.current_dir(folder).arg("bench").args(arguments).args(SHORT).output().unwrap()
+    program::run(folder, ["bench"].iter().chain(arguments).chain(&SHORT))
 }
 
 /// The records that a run prints.
@@ -35,10 +34,6 @@ pub(crate) fn samples(records: &[Record]) -> Vec<&Sample> {
     samples
 }
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
 /// A folder on a drive, with files of these lengths.
 fn folder_with(files: &[(&str, usize)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(".").unwrap();
@@ -47,14 +42,6 @@ fn folder_with(files: &[(&str, usize)]) -> tempfile::TempDir {
         fs::write(folder.path().join(name), bytes).unwrap();
     }
     folder
-}
-
-/// The names in a folder.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[test]

@@ -10,7 +10,7 @@ use forebay_measure::results::{Cache, Record};
 
 use crate::lab::{FileSystem, LoopDrive, or_skip};
 use crate::paths::{records, samples};
-use crate::program::program;
+use crate::program::{program, stderr};
 
 static BYTES: [u8; 8 << 20] = [7; 8 << 20];
 const LEN: u64 = BYTES.len() as u64;
@@ -36,10 +36,6 @@ fn bench(folder: &Path, arguments: &[&str]) -> (Vec<(u8, Cache)>, Vec<String>, b
     let is_storage =
         |record: &Record| matches!(record, Record::Limit(limit) if limit.name == "storage");
     (rows.collect(), doubts.collect(), records.iter().any(is_storage))
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]

@@ -1,16 +1,9 @@
 //! Exit codes, streams and errors of the command.
 
 use std::fs;
-use std::path::Path;
-use std::process::Output;
 
-use crate::program::program;
+use crate::program::{program, run as forebay};
 use assert_cmd::Command;
-
-fn forebay(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(program());
-    command.current_dir(folder).args(arguments).output().unwrap()
-}
 
 /// The exit code and what stands on stderr, of a command that prints nothing.
 fn failure(arguments: &[&str]) -> (i32, String) {

@@ -8,18 +8,13 @@ use std::process::Output;
 use forebay_measure::results::Cache;
 
 use crate::paths::{records, samples};
-use crate::program::program;
-use assert_cmd::Command;
+use crate::program::run as forebay;
 use forebay_measure::results::{Record, Sample};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The kinds of target that every machine has.
 const TARGETS: [&str; 2] = ["none", "sim"];
-
-fn forebay(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(program()).current_dir(folder).args(arguments).output().unwrap()
-}
 
 fn good(folder: &Path, arguments: &[&str]) -> String {
     let output = forebay(folder, arguments);

@@ -5,23 +5,15 @@ mod help;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use crate::program::program;
+use crate::program::{self, folder, names};
 
 /// The target where it does not matter.
 const TARGETS: [&str; 2] = ["none", "sim"];
 
-/// A folder on a drive, where files have no holes but those that are made.
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(".").unwrap()
-}
-
 /// Runs `forebay gdsio` with the words of `line`; the exit code, and the output.
 fn run(folder: &Path, line: &str) -> (i32, String, String) {
-    let mut command = Command::new(program());
-    command.current_dir(folder).arg("gdsio").args(line.split_whitespace());
-    let output = command.output().unwrap();
+    let output = program::run(folder, ["gdsio"].into_iter().chain(line.split_whitespace()));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
@@ -38,14 +30,6 @@ fn bad(folder: &Path, line: &str) -> (i32, String) {
     let (code, text, talk) = run(folder, line);
     assert_eq!(text, "", "{line}");
     (code, talk)
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// What a script takes behind `key`: letters up to the next blank, which for numbers may be a

@@ -3,11 +3,10 @@
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
-use std::process::Command;
 
 use super::{benchmark, folder, good, rows};
 use crate::lab::{FileSystem, LoopDrive, LoopOptions, or_skip};
-use crate::program::program;
+use crate::program::{run, stderr};
 
 #[test]
 fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
@@ -27,7 +26,7 @@ fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
     let arguments = ["-f", device, "-m", "compare", "-r", "1", "--gpu", "none"];
     let refused = |more: &[&str], code: i32, says: &str| {
         let output = benchmark(folder.path(), &[&arguments[..], more].concat());
-        let message = String::from_utf8(output.stderr).unwrap();
+        let message = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{message}");
         assert!(message.contains(says) && output.stdout.is_empty(), "{message}");
         assert_eq!(held(), precious);
@@ -41,10 +40,9 @@ fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
     assert!(held[..2 << 20] != precious[..2 << 20], "it holds what was written");
     assert!(held[2 << 20..] == precious[2 << 20..], "and behind that what was there");
 
-    let mut command = Command::new(program());
-    command.args(["gpu-file-benchmark", "-s", "25", "--overwrite-device"]).args(arguments);
-    let output = command.current_dir(folder.path()).output().unwrap();
-    let message = String::from_utf8(output.stderr).unwrap();
+    let large = ["gpu-file-benchmark", "-s", "25", "--overwrite-device"];
+    let output = run(folder.path(), large.iter().chain(&arguments));
+    let message = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("the device has 24 MiB"), "{message}");
 
@@ -59,10 +57,9 @@ fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
         &["gdsio", "-f", device, "-s", "1M", "-x", "4", "-I", "1"],
         &[&["bench", device], &write[..]].concat(),
     ] {
-        let mut command = Command::new(program());
-        command.current_dir(folder.path()).args(arguments);
-        let output = command.args(["--gpu=none", "--overwrite-device"]).output().unwrap();
-        let message = String::from_utf8(output.stderr).unwrap();
+        let allowed = ["--gpu=none", "--overwrite-device"];
+        let output = run(folder.path(), arguments.iter().chain(&allowed));
+        let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{message}");
         assert!(message.contains("it is in use: mounted, or part of an array"), "{message}");
     }

@@ -1,20 +1,10 @@
 //! The help of `forebay gpu-file-benchmark`.
 
-use std::process::Command;
-
-use crate::program::program;
-
-fn stdout(arguments: &[&str]) -> String {
-    let output =
-        Command::new(program()).arg("gpu-file-benchmark").args(arguments).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
-}
+use crate::help::stdout;
 
 #[test]
 fn short_help() {
-    insta::assert_snapshot!(stdout(&["-h"]), @"
+    insta::assert_snapshot!(stdout(&["gpu-file-benchmark", "-h"]), @"
     Run the GPU file benchmark's modes: standard copy, engine, direct route
 
     Usage: forebay gpu-file-benchmark [OPTIONS]

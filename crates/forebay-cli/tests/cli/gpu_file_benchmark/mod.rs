@@ -7,20 +7,13 @@ mod refused;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::program::program;
+use crate::program::{folder, names, run};
 use crate::proof::stays_in_memory;
 
-/// On a drive, where the system's folder for such files may be in memory.
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(".").unwrap()
-}
-
 fn benchmark(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(program());
-    command.current_dir(folder).args(["gpu-file-benchmark", "-s", "2"]).args(arguments);
-    command.output().unwrap()
+    run(folder, ["gpu-file-benchmark", "-s", "2"].iter().chain(arguments))
 }
 
 fn good(folder: &Path, arguments: &[&str]) -> String {
@@ -41,15 +34,6 @@ fn rows(text: &str) -> Vec<&str> {
 /// A text without its line breaks.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// The names in a folder.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
 }
 
 /// The exit code and what stands on stderr, of a command that prints nothing and leaves nothing.

@@ -1,10 +1,9 @@
 //! What is refused.
 
 use std::fs;
-use std::process::Command;
 
 use super::{failure, folder, good, names};
-use crate::program::program;
+use crate::program::run;
 
 #[test]
 fn a_direct_path_that_is_missing_is_named() {
@@ -95,9 +94,7 @@ fn nonsense_words_are_reported() {
     hint: for more information, try `--help`
     ");
     for size in ["0", "bananas", "1023K", "1MB", "-1", "99999999999T"] {
-        let mut command = Command::new(program());
-        command.current_dir(folder.path()).args(["gpu-file-benchmark", "--size", size]);
-        let output = command.output().unwrap();
+        let output = run(folder.path(), ["gpu-file-benchmark", "--size", size]);
         assert_eq!(output.status.code(), Some(2));
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains("it takes a number of MiB, or a size such as `512M`"), "{text}");
@@ -107,9 +104,8 @@ fn nonsense_words_are_reported() {
 #[test]
 fn a_size_without_room_is_refused() {
     let folder = folder();
-    let mut command = Command::new(program());
     let arguments = ["gpu-file-benchmark", "--size", "1000000T", "--gpu", "none"];
-    let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
+    let output = run(folder.path(), arguments);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("stay free"), "{text}");

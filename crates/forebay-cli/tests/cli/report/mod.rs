@@ -12,18 +12,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::program::program;
-use assert_cmd::Command;
+use crate::program::run;
 use made::Sweep;
 
 /// The output of `forebay report`.
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
     run(folder, &[&["report"], arguments].concat())
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(program());
-    command.current_dir(folder).args(arguments).output().unwrap()
 }
 
 /// A folder with a results file of this name and text.
