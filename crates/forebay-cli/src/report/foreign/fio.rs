@@ -18,6 +18,13 @@ const VERSION: &str = "\"fio version\"";
 const ALL_CLIENTS: &str = "All clients";
 /// Jobs of one object at most.
 const JOBS_MAX: usize = 20_000;
+/// Warnings on a job.
+const WITHOUT_OPTIONS: &str = "has no `job options`: its method, size, depth, threads and order are \
+                               unknown, and `--columns` can add them";
+const WITHOUT_SIZE: &str = "has no single block size that is read (`bsrange`, `kb_base`, `KiB`): it \
+                            is unknown";
+const SEVERAL: &str = "does not match its options, perhaps because several jobs are reported as \
+                       one (`group_reporting`): its size, depth, threads and order are unknown";
 
 /// An object of results.
 #[derive(Deserialize)]
@@ -177,51 +184,32 @@ impl Object {
     #[expect(clippy::cast_precision_loss, reason = "seconds since 1970")]
     fn add_to(&self, contents: &mut Contents) -> Result<(), String> {
         for job in &self.jobs {
+            let mut warn = |text: &str| {
+                contents.warn(self.line, &format!("job `{}` {text}", job.name));
+            };
             let mut row = match job.row() {
                 Ok(row) => row,
                 Err(why) => {
-                    contents.warn(self.line, &format!("job `{}` is left out: {why}", job.name));
+                    warn(&format!("is left out: {why}"));
                     continue;
                 }
             };
-            if !job.has_options() {
-                contents.warn(
-                    self.line,
-                    &format!(
-                        "job `{}` has no `job options`: its method, size, depth, threads and order \
-                         are unknown, and `--columns` can add them",
-                        job.name
-                    ),
-                );
-            } else if job.block_size().is_none() {
-                contents.warn(
-                    self.line,
-                    &format!(
-                        "job `{}` has no single block size that is read (`bsrange`, `kb_base`, \
-                         `KiB`): it is unknown",
-                        job.name
-                    ),
-                );
+            match job.block_size() {
+                _ if !job.has_options() => warn(WITHOUT_OPTIONS),
+                None => warn(WITHOUT_SIZE),
+                Some(_) => {}
+            }
+            if job.is_several() {
+                warn(SEVERAL);
+                row.axes.retain(|axis, _| *axis == "path");
+                row.set("method", "fio (several jobs)");
+                row.set("direction", &format!("mixed:{}", job.share_of_reads()));
             }
             if job.lacks_percentiles() {
                 contents.note(
                     "clones (`numjobs`) and both directions of a job are one measurement, without \
                      percentiles, which cannot be merged: `group_reporting` merges those of clones",
                 );
-            }
-            if job.is_several() {
-                contents.warn(
-                    self.line,
-                    &format!(
-                        "job `{}` does not match its options, perhaps because several jobs are \
-                         reported as one (`group_reporting`): its size, depth, threads and order \
-                         are unknown",
-                        job.name
-                    ),
-                );
-                row.axes.retain(|axis, _| *axis == "path");
-                row.set("method", "fio (several jobs)");
-                row.set("direction", &format!("mixed:{}", job.share_of_reads()));
             }
             row.unix_time = self.time.unwrap_or_default() as f64;
             contents.add(self.line, Ok(row))?;
