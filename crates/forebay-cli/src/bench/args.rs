@@ -131,7 +131,7 @@ pub struct BenchArgs {
     /// Page cache before a sample: `warm`, `cold` [default: cold; reads of whole files also warm]
     #[arg(
         long, value_name = "STATE,…", value_delimiter = ',', hide_possible_values = true,
-        value_parser = listed(cache, ["warm", "cold"]),
+        value_parser = listed(Cache::from_str, ["warm", "cold"]),
         help_heading = WORKLOAD
     )]
     pub cache: Vec<Cache>,
@@ -332,16 +332,6 @@ fn direction(text: &str) -> Result<u8, String> {
     }
 }
 
-/// The name of a share of reads on the command line.
-#[must_use]
-pub(crate) fn direction_name(read_percent: u8) -> String {
-    match read_percent {
-        100 => "read".into(),
-        0 => "write".into(),
-        percent => format!("mixed:{percent}"),
-    }
-}
-
 fn method(text: &str) -> Result<Method, String> {
     Method::all().find(|method| method.name() == text).ok_or_else(|| {
         let names: Vec<String> =
@@ -356,14 +346,6 @@ fn any_route(text: &str) -> Result<RouteChoice, String> {
     }
     let choice = route(text).map(|route| RouteChoice(Some(route)));
     choice.map_err(|_| "it takes `any`, `direct`, `staged`, `cached` or `host`".into())
-}
-
-fn cache(text: &str) -> Result<Cache, String> {
-    match text {
-        "cold" => Ok(Cache::Cold),
-        "warm" => Ok(Cache::Warm),
-        _ => Err("it takes `warm` or `cold`".into()),
-    }
 }
 
 /// Shorter samples have no rate ([`Measured::is_long_enough`]).

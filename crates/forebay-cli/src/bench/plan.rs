@@ -9,7 +9,7 @@ use forebay::units::{align_down, format_size};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::host_memory::check_requests;
 use forebay_measure::kv::Model;
-use forebay_measure::results::{Cache, Direction, Point};
+use forebay_measure::results::{Cache, Direction, Field, Point};
 use forebay_measure::variables;
 use forebay_measure::workload::backend::{Method, Plain};
 use forebay_measure::workload::pattern::Pattern;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::targets::Together;
-use crate::bench::args::{BenchArgs, RouteChoice, direction_name};
+use crate::bench::args::{BenchArgs, RouteChoice};
 use crate::report::bars;
 use crate::values::Format;
 
@@ -413,13 +413,10 @@ pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<
         let threads = point.threads as usize * planned.paths.len();
         let calls = u64::from(load.depth).saturating_mul(threads as u64);
         let bytes = load.call_len().saturating_mul(calls).saturating_mul(copies);
-        let parts = [
-            ("`--depth`", u64::from(point.depth)),
-            ("`--threads`", point.threads.into()),
-            ("`--batch`", point.batch.into()),
-        ];
-        let parts = parts.iter().filter(|(_, count)| *count > 1);
-        let parts: String = parts.map(|(flag, count)| format!(", {flag} (here {count})")).collect();
+        let parts = [Field::Depth, Field::Threads, Field::Batch].into_iter();
+        let parts = parts.filter_map(|field| Some((field.key(), field.number(point)?)));
+        let parts = parts.filter(|(_, count)| *count > 1);
+        let parts: String = parts.map(|(key, count)| format!(", `--{key}` (here {count})")).collect();
         let size = format_size(point.request_size);
         let flag = if planned.whole.is_some() { "--size" } else { "--block-size" };
         check_requests(bytes, &format!("lower `{flag}` (here {size}){parts}"))?;
@@ -552,17 +549,18 @@ pub(super) fn request(
 
 /// A point of requests in a few words.
 fn name(point: &Point) -> String {
-    use forebay_measure::workload::pattern::exact_size;
+    let text = |field: Field| field.value(point).unwrap_or_default();
     let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
     let mut words = vec![
-        format!("{} {}", point.method, direction_name(point.read_percent)) + &route,
-        point.cache.map_or("any cache", Cache::name).into(),
-        format!("{} {}", point.pattern, exact_size(point.request_size)),
-        format!("depth {}", point.depth),
+        format!("{} {}{route}", text(Field::Method), text(Field::Direction)),
+        text(Field::Cache),
+        format!("{} {}", text(Field::Pattern), text(Field::BlockSize)),
+        format!("depth {}", text(Field::Depth)),
     ];
-    let more = [("batch", point.batch), ("threads", point.threads), ("files", point.files)];
-    words.extend(more.iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("{name} {n}")));
-    words.push(point.targets.join("+"));
+    let more = [Field::Batch, Field::Threads, Field::Files].into_iter();
+    let more = more.filter(|field| field.number(point) > Some(1));
+    words.extend(more.map(|field| format!("{} {}", field.key(), text(field))));
+    words.push(text(Field::Target));
     words.join(", ")
 }
 

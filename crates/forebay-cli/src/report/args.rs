@@ -1,6 +1,7 @@
 //! The arguments of `forebay report`.
 
 use std::path::PathBuf;
+use std::str::FromStr as _;
 
 use clap::Args;
 
@@ -72,7 +73,10 @@ pub struct ReportArgs {
     ///
     /// Axes are `label`, `path`, `method`, `route`, `direction`, `pattern`, `cache`,
     /// `gpu`, `block-size`, `depth`, `batch`, `threads` and `files`.
-    #[arg(long, value_name = "AXIS", hide_possible_values = true, help_heading = "Comparison")]
+    #[arg(
+        long, value_name = "AXIS", hide_possible_values = true, help_heading = "Comparison",
+        value_parser = listed(Axis::from_str, Axis::ALL.map(Axis::key))
+    )]
     pub by: Option<Axis>,
 
     /// Value of the axis that is the base [default: the smallest number, or the first value]
@@ -122,8 +126,6 @@ fn share(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum as _;
-
     use super::*;
 
     #[test]
@@ -133,9 +135,9 @@ mod tests {
             let argument = command.get_arguments().find(|argument| argument.get_id() == id);
             argument.and_then(|argument| argument.get_long_help()).unwrap().to_string()
         };
-        for axis in Axis::all() {
+        for axis in Axis::ALL.into_iter() {
             assert!(help("by").contains(&format!("`{}`", axis.key())), "{axis:?}");
-            assert_eq!(Axis::from_str(&axis.key(), false), Ok(axis));
+            assert_eq!(axis.key().parse(), Ok(axis));
         }
         for (name, of) in Metric::compared() {
             assert!(help("metric").contains(&format!("`{name}`")), "{name}");

@@ -103,7 +103,7 @@ pub(crate) fn sections(model: &Model) -> Vec<Block> {
     let key = |line: &Line| {
         let mut key = state(&line.point).to_owned();
         for axis in [Axis::Path, Axis::Target].iter().filter(|axis| varying.contains(axis)) {
-            let _ = write!(key, " · {}", axis.text(model, line).unwrap_or_default());
+            let _ = write!(key, " · {}", model.text(*axis, line).unwrap_or_default());
         }
         key
     };

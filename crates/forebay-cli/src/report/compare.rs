@@ -112,7 +112,7 @@ struct Side<'a> {
 fn value(model: &Model, axis: Axis, line: &Line) -> Option<String> {
     match axis {
         Axis::Run => Some(model.runs[line.run].given.clone()),
-        axis => axis.text(model, line),
+        axis => model.text(axis, line),
     }
 }
 
@@ -137,7 +137,7 @@ pub fn compare(
     let sides = grouped(model.lines.iter().map(|line| (name(line), line)));
     let side = |(name, lines): (String, Vec<_>)| Side {
         name,
-        number: by.and_then(|axis| axis.number(model, lines[0])),
+        number: by.and_then(|axis| model.number(axis, lines[0])),
         lines,
     };
     let mut sides: Vec<Side<'_>> = sides.into_iter().map(side).collect();
@@ -182,9 +182,9 @@ fn compared(model: &Model, by: Option<Axis>, base: &Side<'_>, other: &Side<'_>) 
         let (one, two) = (only(base, axis)?, only(other, axis)?);
         (one != two).then_some((axis, one, two))
     };
-    let mut axes: Vec<(Axis, String, String)> = Axis::all().filter_map(differs).collect();
+    let mut axes: Vec<(Axis, String, String)> = Axis::ALL.into_iter().filter_map(differs).collect();
     let is_kept = |axis: &Axis| by != Some(*axis) && axes.iter().all(|(other, ..)| other != axis);
-    let kept: Vec<Axis> = Axis::all().filter(is_kept).collect();
+    let kept: Vec<Axis> = Axis::ALL.into_iter().filter(is_kept).collect();
     axes.retain(|(axis, ..)| *axis != Axis::Run && by != Some(*axis));
     let all = || base.lines.iter().chain(&other.lines);
     let varies = |axis: &&Axis| differ(all().map(|line| value(model, **axis, line)));

@@ -8,7 +8,7 @@ use forebay_measure::workload::backend::Plain;
 
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
 use super::grid::{CSV, Cell, Column, Fields, Grid, Mark, WIDTH};
-use super::model::{Axis, Line, Metric, Model, facts, unique};
+use super::model::{Axis, Line, Metric, Model, NUMBERS, facts, unique};
 use super::numbers::{counted, digits, percent, rate_text};
 use super::ratio::{ERROR_MIN, Ratio};
 
@@ -70,8 +70,8 @@ pub fn stragglers(model: &Model) -> Option<Block> {
 #[must_use]
 pub fn shared(model: &Model, varying: &[Axis]) -> String {
     let Some(first) = model.lines.first() else { return String::new() };
-    let shared = Axis::all().filter(|axis| *axis != Axis::Run && !varying.contains(axis));
-    let text = |axis: Axis| Some(format!("{} {}", axis.name(), axis.text(model, first)?));
+    let shared = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Run && !varying.contains(axis));
+    let text = |axis: Axis| Some(format!("{} {}", axis.name(), model.text(axis, first)?));
     shared.filter_map(text).collect::<Vec<_>>().join(", ")
 }
 
@@ -79,18 +79,18 @@ pub fn shared(model: &Model, varying: &[Axis]) -> String {
 #[must_use]
 pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     let any = |fits: &dyn Fn(&Line) -> bool| model.lines.iter().any(fits);
-    let is_known = |axis: &Axis| any(&|line| axis.text(model, line).is_some());
+    let is_known = |axis: &Axis| any(&|line| model.text(*axis, line).is_some());
     let mut fields: Fields<'_, Line> = Fields::new();
-    let axes: Vec<Axis> = Axis::all().filter(is_known).collect();
+    let axes: Vec<Axis> = Axis::ALL.into_iter().filter(is_known).collect();
     let bars = Some(axes.len());
     for axis in axes {
         let is_shown = varying.contains(&axis) || (varying.is_empty() && axis == Axis::Method);
-        let is_number = Axis::NUMBERS.contains(&axis) && axis != Axis::Run;
+        let is_number = NUMBERS.contains(&axis) && axis != Axis::Run;
         let rank = if is_shown { 0 } else { CSV };
         let column = Column::new((&axis.name(), rank, &axis.key()), is_number);
         fields.add_all(vec![column], move |line| {
-            let text = axis.text(model, line).unwrap_or_default();
-            let number = axis.number(model, line).filter(|_| is_number);
+            let text = model.text(axis, line).unwrap_or_default();
+            let number = model.number(axis, line).filter(|_| is_number);
             vec![Cell { number, ..Cell::text(text) }]
         });
     }

@@ -5,6 +5,7 @@
 //! nearest [`Run`] before them. docs/results.schema.json describes every key; values that do not
 //! apply are null.
 
+mod field;
 pub mod file;
 pub mod machine;
 mod names;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+pub use self::field::Field;
 pub use self::names::{Cache, Direction};
 use crate::power::result::{Absent, Power};
 use crate::results::machine::{Environment, Gpu};

@@ -1,5 +1,7 @@
 //! Names in JSON and in tables.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// From or to the file.
@@ -53,5 +55,14 @@ impl Cache {
             Self::Cold => "cold",
             Self::Warm => "warm",
         }
+    }
+}
+
+impl FromStr for Cache {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = [Self::Cold, Self::Warm].into_iter().find(|cache| cache.name() == text);
+        found.ok_or_else(|| "it takes `warm` or `cold`".into())
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use forebay::units::parse_size;
+use forebay_measure::results::{Field as Setting, Point};
 
 use super::units::{Kind, of_heading, scale};
 use crate::near::near;
@@ -46,7 +46,7 @@ const FIELDS: [Field; 22] = [
     ("cache", Kind::Text, true, ""),
 ];
 
-/// Values of axes by name: sizes in bytes, directions as a percentage of reads.
+/// Values of axes by name, as the command line takes them.
 pub(super) type Axes = BTreeMap<&'static str, String>;
 
 /// Sets a value, as a user or a table has it, on an axis.
@@ -57,50 +57,13 @@ pub(super) fn set(axes: &mut Axes, axis: &'static str, value: &str) -> Result<()
     if value.is_empty() || value.chars().count() > TEXT_MAX {
         return Err(format!("`{axis}` needs a value of at most {TEXT_MAX} characters"));
     }
-    let value = match axis {
-        "gpu" => value.split('+').map(str::trim).collect::<Vec<_>>().join("+"),
-        "direction" => {
-            let (percent, pattern) = direction(value)?;
-            if let Some(pattern) = pattern {
-                axes.entry("pattern").or_insert_with(|| pattern.to_owned());
-            }
-            percent.to_string()
-        }
-        "block-size" => {
-            let size = parse_size(value).filter(|size| *size > 0);
-            size.ok_or("`block-size` takes a size such as `64K`")?.to_string()
-        }
-        "depth" | "batch" | "threads" | "files" => {
-            let count = value.parse::<u32>().ok().filter(|count| *count > 0);
-            count.ok_or_else(|| format!("`{axis}` takes a number of 1 or more"))?.to_string()
-        }
-        "cache" if !["cold", "warm"].contains(&value) => {
-            return Err("`cache` takes `cold` or `warm`".into());
-        }
-        _ => value.to_owned(),
-    };
-    axes.insert(axis, value);
-    Ok(())
-}
-
-/// The percentage of reads, and the order if the word includes it.
-fn direction(text: &str) -> Result<(u8, Option<&'static str>), String> {
-    let lower = text.to_lowercase();
-    let mixed = lower.strip_prefix("mixed:").and_then(|percent| percent.parse().ok());
-    match (lower.as_str(), mixed) {
-        ("read" | "r", _) => Ok((100, None)),
-        ("write" | "w", _) => Ok((0, None)),
-        ("randread", _) => Ok((100, Some("random"))),
-        ("randwrite", _) => Ok((0, Some("random"))),
-        ("seqread", _) => Ok((100, Some("sequential"))),
-        ("seqwrite", _) => Ok((0, Some("sequential"))),
-        (text, _) if text.starts_with("rwmix") => {
-            let percent = text[5..].parse().ok().filter(|percent| *percent <= 100);
-            percent.map(|percent| (percent, None)).ok_or_else(|| "`RWMIX` has no percentage".into())
-        }
-        (_, Some(percent @ 0..=100)) => Ok((percent, None)),
-        _ => Err("`direction` takes `read`, `write`, or `mixed:70` for 70 % reads".into()),
+    let (field, mut point) = (axis.parse::<Setting>()?, Point::default());
+    field.set(&mut point, value)?;
+    if field == Setting::Direction && !point.pattern.is_empty() {
+        axes.entry(Setting::Pattern.key()).or_insert(point.pattern.clone());
     }
+    axes.extend(field.value(&point).map(|value| (axis, value)));
+    Ok(())
 }
 
 /// A column of the user's table.
@@ -270,7 +233,7 @@ mod tests {
             values,
             [
                 ("cache", "cold"),
-                ("direction", "100"),
+                ("direction", "read"),
                 ("gpu", "cuda:0+cuda:1"),
                 ("pattern", "random")
             ]

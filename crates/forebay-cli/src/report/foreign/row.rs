@@ -6,9 +6,8 @@ use std::path::Path;
 
 use forebay_measure::environment;
 use forebay_measure::plain::{cut, plain};
-use forebay_measure::results::Cache;
 use forebay_measure::results::{
-    CpuCost, Imported, Latency, Measured, Point, Record, Run, SCHEMA, Sample,
+    CpuCost, Field, Imported, Latency, Measured, Point, Record, Run, SCHEMA, Sample,
 };
 use serde_json::json;
 
@@ -67,25 +66,15 @@ impl Row {
     }
 
     fn point(&self, method: &str) -> Result<Point, String> {
-        let text = |axis: &str| self.axes.get(axis).cloned().unwrap_or_default();
-        let count = |axis: &str| text(axis).parse().unwrap_or_default();
-        let targets = text("gpu");
-        Ok(Point {
-            path: text("path"),
-            targets: targets.split_terminator('+').map(str::to_owned).collect(),
-            method: self.axes.get("method").cloned().unwrap_or_else(|| method.to_owned()),
-            route: None,
-            read_percent: text("direction").parse().map_err(
-                |_| "the direction is unknown: add `--columns direction:=read`, or name a column",
-            )?,
-            pattern: text("pattern"),
-            request_size: text("block-size").parse().unwrap_or_default(),
-            depth: count("depth"),
-            batch: count("batch"),
-            threads: count("threads"),
-            files: count("files"),
-            cache: [Cache::Cold, Cache::Warm].into_iter().find(|one| one.name() == text("cache")),
-        })
+        if !self.axes.contains_key("direction") {
+            return Err("the direction is unknown: add `--columns direction:=read`, or name a column"
+                .into());
+        }
+        let mut point = Point { method: method.into(), ..Point::default() };
+        for (axis, value) in &self.axes {
+            axis.parse::<Field>()?.set(&mut point, value)?;
+        }
+        Ok(point)
     }
 
     /// The measurement; a missing throughput is derived from the rest.

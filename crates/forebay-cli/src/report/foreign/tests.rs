@@ -62,7 +62,7 @@ fn a_report_names_the_tool_and_calls_nothing_verified() {
     let model = model_of(&LINE.repeat(2), "");
     let [line] = model.lines.as_slice() else { panic!("{model:?}") };
     assert_eq!(line.method, "gdsio cufile");
-    assert_eq!((Axis::Cache.text(&model, line), Axis::Files.text(&model, line)), (None, None));
+    assert_eq!((model.text(Axis::Cache, line), model.text(Axis::Files, line)), (None, None));
     assert_eq!(line.samples(Metric::Mean), [1953.125e-6; 2]);
     assert!(model.warnings[0].contains("from gdsio: data and path are not verified"));
     let blocks = show::report(&model, &[], Metric::Rate, 99);

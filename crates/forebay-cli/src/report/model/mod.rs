@@ -15,7 +15,7 @@ use std::hash::Hash;
 use forebay_measure::plain::plain;
 use forebay_measure::results::{Bound, Direction, Limit, Point, Run};
 
-pub use self::axis::Axis;
+pub use self::axis::{Axis, NUMBERS};
 pub use self::metric::Metric;
 pub use self::notes::NO_TIME;
 use super::ratio::Estimate;
@@ -164,8 +164,8 @@ impl Model {
     /// The axes on which lines differ, in the order of columns.
     #[must_use]
     pub fn varying(&self) -> Vec<Axis> {
-        let texts = |axis: Axis| self.lines.iter().map(move |line| axis.text(self, line));
-        Axis::all().filter(|axis| differ(texts(*axis))).collect()
+        let texts = |axis: Axis| self.lines.iter().map(move |line| self.text(axis, line));
+        Axis::ALL.into_iter().filter(|axis| differ(texts(*axis))).collect()
     }
 
     /// The fastest of these lines whose data are correct.
@@ -209,7 +209,7 @@ impl Model {
         let named = |axis: &Axis| {
             let text = match axis {
                 Axis::Method => self.method(line),
-                _ => axis.text(self, line)?,
+                _ => self.text(*axis, line)?,
             };
             Some(if counts.contains(axis) { format!("{} {text}", axis.name()) } else { text })
         };

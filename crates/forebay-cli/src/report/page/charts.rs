@@ -6,7 +6,7 @@ use forebay_measure::plain::json;
 use serde::Serialize;
 
 use super::super::bars;
-use super::super::model::{Axis, Line, Metric, Model, unique};
+use super::super::model::{Axis, Line, Metric, Model, NUMBERS, unique};
 use super::super::numbers::rate_text;
 use super::super::ratio::Estimate;
 
@@ -103,7 +103,7 @@ impl Charts {
     /// The charts of a model; none if no axis has two numbers.
     pub(super) fn of(model: &Model) -> Self {
         let varying = model.varying();
-        let axes = Axis::NUMBERS.into_iter().chain(COUNTS).filter(|axis| varying.contains(axis));
+        let axes = NUMBERS.into_iter().chain(COUNTS).filter(|axis| varying.contains(axis));
         let mut numbered =
             axes.map(|axis| (axis, numbers(model, axis))).filter(|(_, xs)| xs.len() > 1);
         let Some((axis, xs)) = numbered.next() else { return Self::default() };
@@ -188,7 +188,7 @@ fn place(axis: Axis, model: &Model, line: &Line) -> Option<f64> {
     let count = match axis {
         Axis::Target => line.point.targets.len(),
         Axis::Path => line.point.path.split(" + ").count(),
-        _ => return axis.number(model, line),
+        _ => return model.number(axis, line),
     };
     u32::try_from(count).ok().map(f64::from)
 }
@@ -197,7 +197,7 @@ fn place(axis: Axis, model: &Model, line: &Line) -> Option<f64> {
 fn numbers(model: &Model, axis: Axis) -> Vec<(f64, String)> {
     let number = |line: &Line| {
         let number = place(axis, model, line)?;
-        let text = if COUNTS.contains(&axis) { None } else { axis.text(model, line) };
+        let text = if COUNTS.contains(&axis) { None } else { model.text(axis, line) };
         Some((number, text.unwrap_or_else(|| number.to_string())))
     };
     let mut xs: Vec<(f64, String)> = model.lines.iter().filter_map(number).collect();

@@ -47,7 +47,7 @@ fn samples_of_a_point_are_one_line() {
     let line = &model.lines[0];
     assert_eq!(line.samples(Metric::Rate).len(), 3);
     assert_eq!(line.estimate(Metric::Rate), Estimate::of(line.samples(Metric::Rate)));
-    assert_eq!((line.failed, Axis::BlockSize.text(&model, line)), (0, Some("64 KiB".into())));
+    assert_eq!((line.failed, model.text(Axis::BlockSize, line)), (0, Some("64 KiB".into())));
     assert_eq!(line.verdict, "mixed 75 % staged / 25 % cached");
     let failed = &model.lines[3];
     assert_eq!((failed.failed, failed.rate()), (3, None));
@@ -67,7 +67,7 @@ fn runs_have_unique_names_and_a_continued_run_is_one() {
     assert_eq!(one.lines[0].samples(Metric::Rate).len(), 3);
     let labelled = made::file(&Sweep { label: Some("7"), ..sweep });
     let model = model_of(&[("a", &labelled)]);
-    assert_eq!(Axis::Run.number(&model, &model.lines[0]), Some(7.0));
+    assert_eq!(model.number(Axis::Run, &model.lines[0]), Some(7.0));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn several_gpus_have_their_first_and_last_end() {
     let of = |metric| model.lines[0].estimate(metric).unwrap().median;
     assert_eq!((of(Metric::FirstDone), of(Metric::LastDone)), (1.9, 2.1));
     assert!((of(Metric::SlowestGpu) * 2.0 / of(Metric::Rate) - 1.0).abs() < 1e-9);
-    assert_eq!(Axis::Target.text(&model, &model.lines[0]).as_deref(), Some("2 GPUs (0-1)"));
+    assert_eq!(model.text(Axis::Target, &model.lines[0]).as_deref(), Some("2 GPUs (0-1)"));
 }
 
 #[test]
