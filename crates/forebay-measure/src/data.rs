@@ -5,6 +5,7 @@
 //! bytes of its inverse are even. So a byte that was not moved is always found.
 
 use forebay::units::{KIB, MIB};
+use serde::{Deserialize, Serialize};
 
 /// Bytes that one thread fills or hashes at a time.
 pub const PIECE: u64 = MIB;
@@ -16,7 +17,7 @@ const STAMP_DISTANCE: u64 = 64 * KIB;
 const ODD: u64 = 0x0101_0101_0101_0101;
 
 /// The bytes of one file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     key: u64,
     inverted: bool,

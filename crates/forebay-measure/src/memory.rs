@@ -44,11 +44,6 @@ pub fn flush(file: &File, path: &Path) -> Result<()> {
     closed.map_err(|error| Failure::at("close", path, &error))
 }
 
-/// Sets every byte to `byte`, on all cores.
-pub(crate) fn set_bytes(bytes: &mut [u8], byte: u8) {
-    each_piece(bytes, whole(PIECE), cores(), |_, bytes| bytes.fill(byte));
-}
-
 /// Fills `bytes` with the part of `pattern` that begins at `start`, on all cores.
 pub(crate) fn put_bytes(bytes: &mut [u8], pattern: Pattern, start: u64) {
     each_piece(bytes, whole(PIECE), cores(), |at, bytes| pattern.fill(start + at, bytes));

@@ -494,8 +494,15 @@ fn the_child_does_not_outlive_its_parent() {
         ("bananas", "invalid order"),
         (r#"{"order":"fill","byte":1,"more":1}"#, "invalid order"),
         (r#"{"order":"fill","byte":1}"#, "no memory of 0 bytes"),
-        (r#"{"order":"upload","at":0,"len":101}"#, "no memory of 101 bytes"),
-        (r#"{"order":"allocate","window":"/dev/null","bytes":1,"len":1}"#, "cannot map"),
+        (
+            r#"{"order":"put","at":0,"len":101,"pattern":{"key":1,"inverted":false}}"#,
+            "no memory of 101 bytes",
+        ),
+        (
+            r#"{"order":"compare","at":0,"len":9,"pattern":null,"offset":0}"#,
+            "no memory of 9 bytes",
+        ),
+        (r#"{"order":"allocate","len":18446744073709551615}"#, "Err"),
         (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "invalid order"),
         (
             r#"{"order":"open","path":{"Unix":[47,120]},"write":false,"direct":true}"#,
@@ -514,7 +521,7 @@ fn the_child_does_not_outlive_its_parent() {
             "no memory of 1 bytes",
         ),
         (r#"{"order":"start","gpu":"bananas"}"#, "bananas"),
-        (r#"{"order":"close"}"#, "done"),
+        (r#"{"order":"close"}"#, r#"{"Ok":null}"#),
     ] {
         writeln!(orders, "{order}").unwrap();
         let answer = answers.next().unwrap().unwrap();

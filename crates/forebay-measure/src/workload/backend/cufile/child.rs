@@ -20,15 +20,17 @@ use forebay::units::ByteRange;
 use forebay::{Buffer, Engine, Options};
 use forebay_cufile::{CuFileFailure, RegisteredFile, Session};
 use rustix::process::{Signal, getpid, kill_process};
+use serde_json::{Value, json};
 
 use super::order::{Answer, Move, Order};
 use super::pipe::lines;
-use super::shared::Shared;
 use crate::cpu::used;
+use crate::data::Pattern;
 use crate::failure::{Failure, Result};
 use crate::held::no_link;
-use crate::memory::{close, whole};
+use crate::memory::{close, put_into, whole};
 use crate::parallel::each_range;
+use crate::workload::expected::Expected;
 
 /// Maximum number of threads.
 const THREADS_MAX: u32 = 64;
@@ -49,21 +51,16 @@ pub fn command(library: Option<&Path>, packages: &[PathBuf]) -> Result<()> {
         let _ = kill_process(getpid(), Signal::KILL);
     };
     for line in lines(std::io::stdin(), end) {
-        let answer = match serde_json::from_str(&line) {
-            Ok(order) => state.take(&order).unwrap_or_else(refusal),
-            Err(error) => refusal(Failure::new(format!("invalid order: {error}"))),
-        };
+        let order = serde_json::from_str(&line);
+        let order = order.map_err(|error| Failure::new(format!("invalid order: {error}")));
+        let answer: Answer<Value> = order
+            .and_then(|order| state.take(&order))
+            .map_err(|failure| (failure.in_one_line(), failure.hint));
         let mut line = serde_json::to_vec(&answer).unwrap_or_default();
         line.push(b'\n');
         answers.write_all(&line).map_err(|error| Failure::stdout(&error))?;
     }
     Ok(())
-}
-
-/// The answer to a failed order.
-fn refusal(failure: Failure) -> Answer {
-    let hint = failure.hint.clone();
-    Answer::Failed { reason: failure.in_one_line(), hint }
 }
 
 fn failed(failure: &CuFileFailure) -> Failure {
@@ -77,102 +74,94 @@ struct State<'a> {
     library: Option<&'a Path>,
     packages: &'a [PathBuf],
     session: Option<Arc<Session>>,
-    gpu: Option<(Engine, Arc<dyn Device>)>,
-    window: Option<Shared>,
-    /// The GPU's memory; without a GPU, the window is the memory.
-    buffer: Option<Buffer>,
-    /// Bytes of memory.
-    len: u64,
+    engine: Option<Engine>,
+    gpu: Option<Arc<dyn Device>>,
+    /// The GPU's memory; without a GPU, host memory.
+    memory: Option<Buffer>,
     file: Option<RegisteredFile>,
+    path: PathBuf,
     /// Whether the file is open for writing.
     writes: bool,
 }
 
 impl State<'_> {
-    fn take(&mut self, order: &Order) -> Result<Answer> {
-        match order {
-            Order::Start { gpu } => return self.start(gpu.as_deref()),
-            Order::Allocate { window, bytes, len } => self.allocate(window, *bytes, *len)?,
+    fn take(&mut self, order: &Order) -> Result<Value> {
+        Ok(match order {
+            Order::Start { gpu } => json!(self.start(gpu.as_deref())?),
+            Order::Allocate { len } => json!(self.allocate(*len)?),
             Order::Open { path, write, direct } => {
-                return self.open(Path::new(path), *write, *direct);
+                json!(self.open(Path::new(path), *write, *direct)?)
             }
-            Order::Fill { byte } => self.buffer(0, 0)?.0.fill(*byte)?,
-            Order::Upload { at, len } => {
-                let (buffer, window) = self.buffer(*at, *len)?;
-                buffer.upload(*at, &window[..whole(*len)])?;
+            Order::Fill { byte } => json!(self.memory(0, 0)?.fill(*byte)?),
+            Order::Put { at, len, pattern } => {
+                json!(put_into(self.memory(*at, *len)?, *at, *pattern, *len)?)
             }
-            Order::Download { at, len } => {
-                let (buffer, window) = self.buffer(*at, *len)?;
-                buffer.download(*at, &mut window[..whole(*len)])?;
+            Order::Compare { at, len, pattern, offset } => {
+                json!(self.compare((*at, *len), *pattern, *offset)?)
             }
-            Order::Move(order) => return self.run(order),
-            Order::Sync {} => self.sync()?,
-            Order::Count {} => return self.count(),
-            Order::Close {} => self.close()?,
+            Order::Move(order) => json!(self.run(order)?),
+            Order::Sync {} => json!(self.sync()?),
+            Order::Count {} => json!(self.count()?),
+            Order::Close {} => json!(self.close()?),
+        })
+    }
+
+    fn engine(&mut self) -> Result<Engine> {
+        if self.engine.is_none() {
+            self.engine = Some(Engine::new(Options::from_env()?)?);
         }
-        Ok(Answer::Done {})
+        Ok(self.engine.clone().expect("it was made"))
     }
 
-    fn device(&self) -> Option<&dyn Device> {
-        self.gpu.as_ref().map(|(_, device)| &**device)
-    }
-
-    fn start(&mut self, gpu: Option<&str>) -> Result<Answer> {
+    fn start(&mut self, gpu: Option<&str>) -> Result<String> {
         let selector: Option<GpuSelector> = gpu.map(str::parse).transpose()?;
         // Before the GPU is opened: without the library nothing can be measured.
         let session =
             Session::open(self.library, self.packages).map_err(|failure| failed(&failure))?;
         if let Some(selector) = selector {
-            let engine = Engine::new(Options::from_env()?)?;
-            let device = engine.device(&selector)?.ok_or_else(|| Failure::new("this is no GPU"))?;
-            self.gpu = Some((engine, device));
+            let device = self.engine()?.device(&selector)?;
+            self.gpu = Some(device.ok_or_else(|| Failure::new("this is no GPU"))?);
         }
-        let version = session.version();
-        self.session = Some(session);
-        Ok(Answer::Started { version })
+        Ok(self.session.insert(session).version())
     }
 
-    fn allocate(&mut self, window: &str, bytes: u64, len: u64) -> Result<()> {
+    fn allocate(&mut self, len: u64) -> Result<()> {
         // Frees the earlier memory first: there may not be enough for both.
-        (self.window, self.buffer, self.len) = (None, None, 0);
-        let shared = Shared::open(window, bytes)
-            .map_err(|error| Failure::io("cannot map the shared memory", &error))?;
-        match &self.gpu {
-            Some((engine, gpu)) => self.buffer = Some(engine.allocate(gpu.id(), len.max(1))?),
-            None if len > bytes => return Err(Failure::new("the shared memory is too small")),
-            None => {}
-        }
-        (self.window, self.len) = (Some(shared), len);
+        self.memory = None;
+        let (engine, len) = (self.engine()?, len.max(1));
+        self.memory = Some(match &self.gpu {
+            Some(gpu) => engine.allocate(gpu.id(), len)?,
+            None => engine.allocate_pinned(len)?,
+        });
         Ok(())
     }
 
-    /// The GPU's memory and the window, if they have `len` bytes, the memory from `at` on.
-    fn buffer(&mut self, at: u64, len: u64) -> Result<(&mut Buffer, &mut [u8])> {
-        let has = at.checked_add(len).is_some_and(|end| end <= self.len);
-        match (&mut self.buffer, &mut self.window) {
-            (Some(buffer), Some(window)) if has && len <= window.bytes().len() as u64 => {
-                Ok((buffer, window.bytes_mut()))
-            }
-            _ => {
-                Err(Failure::new(format!("no memory of {len} bytes at {at} of a GPU is allocated")))
-            }
-        }
+    /// The memory, if it has `len` bytes from `at` on.
+    fn memory(&mut self, at: u64, len: u64) -> Result<&mut Buffer> {
+        let has = |memory: &&mut Buffer| at.checked_add(len).is_some_and(|end| end <= memory.len());
+        let memory = self.memory.as_mut().filter(has);
+        memory.ok_or_else(|| Failure::new(format!("no memory of {len} bytes at {at} is allocated")))
     }
 
-    /// The address of the memory, if it has `len` bytes.
-    fn address(&mut self, len: u64) -> Result<u64> {
-        match (&self.buffer, &mut self.window) {
-            _ if len > self.len => {}
-            (Some(buffer), _) => return Ok(buffer.address()),
-            (None, Some(window)) => {
-                return Ok(window.bytes_mut().as_mut_ptr().expose_provenance() as u64);
-            }
-            (None, None) => {}
-        }
-        Err(Failure::new(format!("no memory of {len} bytes is allocated")))
+    fn compare(
+        &mut self,
+        (at, len): (u64, u64),
+        pattern: Option<Pattern>,
+        offset: u64,
+    ) -> Result<bool> {
+        let path = self.path.clone();
+        let memory = self.memory(at, len)?;
+        offset.checked_add(len).ok_or_else(|| Failure::new("the offset is too large"))?;
+        let file = || File::open(path).map_err(|error| Failure::io("cannot open the file", &error));
+        let file = pattern.is_none().then(file).transpose()?;
+        let expected = match (&file, pattern) {
+            (Some(file), _) => Expected::File(file),
+            (None, pattern) => Expected::Pattern(pattern.expect("it has one")),
+        };
+        expected.is_in(memory, at, len, offset)
     }
 
-    fn open(&mut self, path: &Path, write: bool, direct: bool) -> Result<Answer> {
+    fn open(&mut self, path: &Path, write: bool, direct: bool) -> Result<bool> {
         self.file = None;
         let open = |direct: bool| {
             let mut how = OpenOptions::new();
@@ -192,10 +181,10 @@ impl State<'_> {
         };
         let file = file.map_err(|error| Failure::io("cannot open the file", &error))?;
         let session = self.session.as_ref().ok_or_else(|| Failure::new("cuFile is not open"))?;
-        let registered = within(self.device(), || session.register(file))?;
+        let registered = within(self.gpu.as_deref(), || session.register(file))?;
         self.file = Some(registered.map_err(|failure| failed(&failure))?);
-        self.writes = write;
-        Ok(Answer::Opened { direct })
+        (self.path, self.writes) = (path.to_owned(), write);
+        Ok(direct)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -210,22 +199,22 @@ impl State<'_> {
     }
 
     /// Moves bytes in several threads.
-    fn run(&mut self, order: &Move) -> Result<Answer> {
+    fn run(&mut self, order: &Move) -> Result<(u64, f64)> {
         let Move { write, offset, at, len, threads, request } = *order;
         if !(1..=THREADS_MAX).contains(&threads) || request == 0 {
             return Err(Failure::new("invalid number of threads, or block size"));
         }
         let end = at.checked_add(len).filter(|_| offset.checked_add(len).is_some());
         let end = end.ok_or_else(|| Failure::new("the offset of a move is too large"))?;
-        let base = self.address(end)?;
+        let base = self.memory(0, end)?.address();
         let file = self.file.as_ref().ok_or_else(|| Failure::new("no file is open"))?;
-        let (device, done) = (self.device(), AtomicU64::new(0));
+        let (device, done) = (self.gpu.as_deref(), AtomicU64::new(0));
         let cpu = used();
         let work = |(): &mut (), range: ByteRange| -> Result<()> {
             let mut from = range.start;
             let mut step = || -> Result<bool> {
                 let rest = whole(range.end - from);
-                // SAFETY: the memory has these bytes (`address`), requests do not overlap, and
+                // SAFETY: the memory has these bytes (`memory`), requests do not overlap, and
                 // the GPU is current on this thread. It is not registered.
                 let moved = unsafe {
                     match write {
@@ -245,13 +234,10 @@ impl State<'_> {
             })?
         };
         each_range(len, request, threads as usize, || (), work)?;
-        Ok(Answer::Moved {
-            bytes: done.into_inner(),
-            cpu_seconds: used().saturating_sub(cpu).as_secs_f64(),
-        })
+        Ok((done.into_inner(), used().saturating_sub(cpu).as_secs_f64()))
     }
 
-    fn count(&self) -> Result<Answer> {
+    fn count(&self) -> Result<(u32, Option<Vec<u64>>)> {
         let session = self.session.as_ref().ok_or_else(|| Failure::new("cuFile is not open"))?;
         let words = |bytes: Box<[u8]>| {
             bytes
@@ -259,8 +245,7 @@ impl State<'_> {
                 .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
                 .collect()
         };
-        let words = session.counters().map(words);
-        Ok(Answer::Counted { version: session.version_number(), words })
+        Ok((session.version_number(), session.counters().map(words)))
     }
 }
 
@@ -285,23 +270,24 @@ mod tests {
         prop_oneof![0..3 * MIB, Just(MIB), u64::MAX - 2 * MIB..=u64::MAX]
     }
 
-    fn order(window: String) -> impl Strategy<Value = Order> {
+    fn order() -> impl Strategy<Value = Order> {
         let path = prop_oneof![Just("/dev/null".to_owned()), "[0-9a-f]{0,9}"];
-        let window = prop_oneof![4 => Just(window), 1 => Just("/dev/null".to_owned())];
         prop_oneof![
-            (window, length(), length()).prop_map(|(window, bytes, len)| Order::Allocate {
-                window,
-                bytes,
-                len
-            }),
+            length().prop_map(|len| Order::Allocate { len }),
             (path, any::<bool>(), any::<bool>()).prop_map(|(path, write, direct)| Order::Open {
                 path: path.into(),
                 write,
                 direct
             }),
             any::<u8>().prop_map(|byte| Order::Fill { byte }),
-            (length(), length()).prop_map(|(at, len)| Order::Upload { at, len }),
-            (length(), length()).prop_map(|(at, len)| Order::Download { at, len }),
+            (length(), length(), any::<u64>()).prop_map(|(at, len, key)| {
+                Order::Put { at, len, pattern: Pattern::new(key) }
+            }),
+            (length(), length(), any::<Option<u64>>(), length()).prop_map(
+                |(at, len, key, offset)| {
+                    Order::Compare { at, len, pattern: key.map(Pattern::new), offset }
+                }
+            ),
             (any::<bool>(), length(), length(), 0_u32..70, length()).prop_map(
                 |(write, at, len, threads, request)| {
                     Order::Move(Move { write, offset: at, at, len, threads, request })
@@ -317,23 +303,27 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn orders_in_any_order_are_answered(
-            orders in prop::collection::vec(order("SHARED".into()), 1..12)
-        ) {
-            let shared = Shared::allocate(2 * MIB).unwrap();
+        fn orders_in_any_order_are_answered(orders in prop::collection::vec(order(), 1..12)) {
             let mut state = State::default();
-            for mut order in orders {
-                if let Order::Allocate { window, .. } = &mut order && window == "SHARED" {
-                    *window = shared.path();
-                }
+            let mut has: Option<u64> = None;
+            for order in orders {
                 let answer = state.take(&order);
+                let holds = |at: u64, len: u64| {
+                    has.is_some_and(|has| at.checked_add(len).is_some_and(|end| end <= has))
+                };
                 match order {
-                    Order::Allocate { window, bytes, len } => {
-                        let fits = window != "/dev/null" && bytes <= 2 * MIB && bytes > 0;
-                        prop_assert_eq!(answer.is_ok(), fits && len <= bytes);
+                    Order::Allocate { len } => {
+                        has = (len <= 3 * MIB).then_some(len.max(1));
+                        prop_assert_eq!(answer.is_ok(), has.is_some());
+                    }
+                    Order::Fill { .. } => prop_assert_eq!(answer.is_ok(), has.is_some()),
+                    Order::Put { at, len, .. } => prop_assert_eq!(answer.is_ok(), holds(at, len)),
+                    Order::Compare { at, len, pattern, offset } => {
+                        let fits = holds(at, len) && offset.checked_add(len).is_some();
+                        prop_assert_eq!(answer.is_ok(), fits && pattern.is_some());
                     }
                     Order::Close {} => prop_assert!(answer.is_ok()),
-                    // There is no GPU, and cuFile is not open.
+                    // cuFile is not open, and no file is.
                     _ => prop_assert!(answer.is_err()),
                 }
             }

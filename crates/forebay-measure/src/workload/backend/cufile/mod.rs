@@ -3,16 +3,14 @@
 //! measured so far.
 //!
 //! It runs in a process of its own: its settings are per process, and its driver may spin forever
-//! when it opens. The process has its own memory on the same GPU, which this process fills and
-//! compares through shared memory. `order` has the requests, which `pipe` sends line by line, and
-//! `child` serves them.
+//! when it opens. The process has memory of its own on the same GPU, which it also fills and
+//! compares. `order` has the requests, which `pipe` sends line by line, and `child` serves them.
 
 pub mod child;
 mod folder;
 mod order;
 mod pipe;
 pub mod process;
-mod shared;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,28 +4,31 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::Pattern;
+
 /// A request to the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Order {
-    /// Load the library, for this GPU; without one, the window is the memory.
+    /// Load the library, for this GPU; without one, host memory simulates a GPU. Answer: its version.
     Start { gpu: Option<String> },
-    /// Allocate `len` bytes of memory, in place of the previous memory. The file `window` has as
-    /// many bytes as given, which both processes map.
-    Allocate { window: String, bytes: u64, len: u64 },
-    /// Open a file, with O_DIRECT if `direct` is set.
+    /// Allocate `len` bytes of memory, in place of the previous memory.
+    Allocate { len: u64 },
+    /// Open a file, with O_DIRECT if `direct` is set. Answer: whether O_DIRECT is used.
     Open { path: OsString, write: bool, direct: bool },
-    /// Set every byte of the GPU's memory.
+    /// Set every byte of the memory.
     Fill { byte: u8 },
-    /// Copy the start of the window to byte `at` of the GPU's memory.
-    Upload { at: u64, len: u64 },
-    /// Copy bytes of the GPU's memory to the start of the window.
-    Download { at: u64, len: u64 },
-    /// Move bytes.
+    /// Write the first `len` bytes of the pattern to byte `at` of the memory.
+    Put { at: u64, len: u64, pattern: Pattern },
+    /// Compare `len` bytes from byte `at` on with those of the pattern at `offset`; without one, with
+    /// those of the file, read again. Answer: whether they are the same.
+    Compare { at: u64, len: u64, pattern: Option<Pattern>, offset: u64 },
+    /// Move bytes. Answer: their number, and the seconds of processor time.
     Move(Move),
     /// Sync the written bytes.
     Sync {},
-    /// Report the library's counters.
+    /// Report the counters. Answer: the library's version, and its counters of level 3 as laid out in
+    /// memory, if it has some.
     Count {},
     /// Close the file.
     Close {},
@@ -49,23 +52,8 @@ pub struct Move {
     pub request: u64,
 }
 
-/// An answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Answer {
-    /// To `Start`.
-    Started { version: String },
-    /// To `Open`: whether O_DIRECT is used.
-    Opened { direct: bool },
-    /// To `Move`.
-    Moved { bytes: u64, cpu_seconds: f64 },
-    /// To `Count`: its counters of level 3 as laid out in memory, if it has some.
-    Counted { version: u32, words: Option<Vec<u64>> },
-    /// To all other requests.
-    Done {},
-    /// The request failed.
-    Failed { reason: String, hint: Option<String> },
-}
+/// An answer; else why the request failed, and what to do.
+pub(super) type Answer<T> = Result<T, (String, Option<String>)>;
 
 #[cfg(test)]
 mod tests {
@@ -76,14 +64,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_spoiled_line_is_an_answer_or_is_refused(at in 0_usize..60, letter in any::<char>()) {
-            let answer = Answer::Moved { bytes: 1, cpu_seconds: 0.25 };
+            let answer: Answer<(u64, f64)> = Ok((1, 0.25));
             let text = serde_json::to_string(&answer).unwrap();
             let mut spoiled: Vec<char> = text.chars().collect();
             let at = at % spoiled.len();
             spoiled[at] = letter;
             let spoiled: String = spoiled.into_iter().collect();
-            if let Ok(Answer::Moved { cpu_seconds, .. }) = serde_json::from_str(&spoiled) {
-                prop_assert!(cpu_seconds.is_finite());
+            if let Ok(Ok((_, seconds))) = serde_json::from_str::<Answer<(u64, f64)>>(&spoiled) {
+                prop_assert!(seconds.is_finite());
             }
         }
     }

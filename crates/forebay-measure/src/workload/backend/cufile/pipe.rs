@@ -67,7 +67,7 @@ impl Pipe {
                 return Err(format!("no answer within {} s", bound.as_secs()));
             }
         };
-        serde_json::from_str(&text).map_err(|_| strange(text.trim_end()))
+        serde_json::from_str(&text).map_err(|_| format!("unexpected answer: {}", shown(&text)))
     }
 
     /// Describes how a process ended that no longer answers.
@@ -118,11 +118,6 @@ fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> 
             _ => return None,
         }
     }
-}
-
-/// The error for an answer that fits no request.
-pub(super) fn strange(answer: &str) -> String {
-    format!("unexpected answer: {}", shown(answer))
 }
 
 /// External text, cleaned for one line of output.

@@ -3,32 +3,28 @@
 use std::path::Path;
 use std::time::Duration;
 
-use forebay::units::MIB;
 use forebay_cufile::Counters;
 use forebay_evidence::Seen;
+use serde::de::DeserializeOwned;
 
-use super::folder::Folder;
+use super::folder;
 pub use super::order::Move;
 use super::order::{Answer, Order};
-use super::pipe::{Pipe, shown, strange};
-use super::shared::Shared;
+use super::pipe::{Pipe, shown};
 use crate::data::Pattern;
 use crate::failure::{Failure, Result};
-use crate::memory::{put_bytes, set_bytes, whole};
 use crate::program::Program;
+use crate::scratch::Folder;
 use crate::workload::expected::Expected;
-
-/// Bytes of the window between a GPU's memory and this process.
-pub(super) const WINDOW: u64 = 16 * MIB;
 
 /// Time limits of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// To load the library: 0.4 s on an H200, more if a driver sleeps.
     pub start: Duration,
-    /// For each request that moves no bytes, and for each move in addition to its bytes.
+    /// For each request, in addition to its bytes.
     pub order: Duration,
-    /// Bytes per second of the slowest accepted move.
+    /// Bytes per second of the slowest accepted move or comparison.
     pub slowest: u64,
 }
 
@@ -39,12 +35,6 @@ impl Default for Bounds {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self { start: seconds(30), order: seconds(30), slowest: 10_000_000 }
-    }
-}
-
-impl Bounds {
-    fn of_move(&self, len: u64) -> Duration {
-        self.order + Duration::from_secs(len / self.slowest.max(1))
     }
 }
 
@@ -59,8 +49,6 @@ pub struct Mover {
     bounds: Bounds,
     version: String,
     gpu: Option<String>,
-    /// The whole memory, or a window of a GPU's.
-    window: Option<Shared>,
     /// Bytes of its memory.
     len: u64,
     /// Removed once the process has ended.
@@ -74,26 +62,20 @@ impl Mover {
     /// # Errors
     /// If there is no library, or it does not open in time.
     pub fn start(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
-        let folder = Folder::create().map_err(|error| {
-            let place = std::env::temp_dir();
-            format!("cannot make a folder in `{}`: {error}; set `TMPDIR`", place.display())
-        })?;
         let mut command = program.command("cufile");
-        folder.rule(&mut command);
+        let folder = folder::rule(&mut command).map_err(|failure| failure.with_remedy())?;
         let pipe = Ok(Pipe::start(&mut command, "forebay cufile")?);
         // As `forebay doctor` checks it: cuFile from 1.16 on spins without this file.
         let may_spin = !Path::new("/proc/modules").exists();
         let quick = may_spin || gpu.is_none();
         let start = if quick { bounds.start.min(QUICK) } else { bounds.start };
-        let (version, window, len) = (String::new(), None, 0);
-        let mut mover =
-            Self { pipe, bounds, version, gpu: gpu.clone(), window, len, _folder: folder };
-        match mover.exchange(&Order::Start { gpu }, start) {
-            Ok(Answer::Started { version }) => {
+        let (version, len) = (String::new(), 0);
+        let mut mover = Self { pipe, bounds, version, gpu: gpu.clone(), len, _folder: folder };
+        match mover.exchange_within::<String>(&Order::Start { gpu }, start) {
+            Ok(version) => {
                 mover.version = shown(&version);
                 Ok(mover)
             }
-            Ok(other) => Err(unexpected(&other).message),
             Err(failure) if failure.message.starts_with("no answer") && may_spin => Err(format!(
                 "no answer within {} s; this kernel has no /proc/modules, without which cuFile \
                  from 1.16 on does not open: use cuFile 1.15",
@@ -115,30 +97,32 @@ impl Mover {
         &self.version
     }
 
-    fn exchange(&mut self, order: &Order, bound: Duration) -> Result<Answer> {
-        let answer = match &mut self.pipe {
+    /// Sends a request that moves or compares `len` bytes, and waits for its answer.
+    fn exchange<T: DeserializeOwned>(&mut self, order: &Order, len: u64) -> Result<T> {
+        let bound = self.bounds.order + Duration::from_secs(len / self.bounds.slowest.max(1));
+        self.exchange_within(order, bound)
+    }
+
+    fn exchange_within<T: DeserializeOwned>(
+        &mut self,
+        order: &Order,
+        bound: Duration,
+    ) -> Result<T> {
+        let answer: Result<Answer<T>, String> = match &mut self.pipe {
             Ok(pipe) => pipe.exchange(order, bound),
             Err(lost) => Err(lost.clone()),
         };
         match answer {
-            Ok(Answer::Failed { reason, hint }) => {
+            Ok(answer) => answer.map_err(|(reason, hint)| {
                 let failure = Failure::new(shown(&reason));
-                Err(hint.into_iter().fold(failure, |failure, hint| failure.hint(shown(&hint))))
-            }
-            Ok(answer) => Ok(answer),
+                hint.into_iter().fold(failure, |failure, hint| failure.hint(shown(&hint)))
+            }),
             // After a late or invalid answer no more requests are sent: the next answer could
             // belong to this request.
             Err(reason) => {
                 self.pipe = Err(reason.clone());
                 Err(Failure::new(reason).hint(REMEDY))
             }
-        }
-    }
-
-    fn done(&mut self, order: &Order) -> Result<()> {
-        match self.exchange(order, self.bounds.order)? {
-            Answer::Done {} => Ok(()),
-            other => Err(unexpected(&other)),
         }
     }
 
@@ -153,18 +137,12 @@ impl Mover {
     /// # Errors
     /// There is not enough memory.
     pub fn allocate(&mut self, len: u64) -> Result<()> {
-        if self.len < len || self.window.is_none() {
-            self.window = None;
-            let bytes = if self.gpu.is_some() { WINDOW } else { len.max(1) };
-            let window = Shared::allocate(bytes)?;
-            self.done(&Order::Allocate { window: window.path(), bytes, len })?;
-            (self.window, self.len) = (Some(window), len);
+        if self.len < len {
+            self.len = 0;
+            self.exchange::<()>(&Order::Allocate { len }, len)?;
+            self.len = len;
         }
         Ok(())
-    }
-
-    fn window(&mut self) -> Result<&mut Shared> {
-        self.window.as_mut().ok_or_else(|| Failure::new("no memory is allocated"))
     }
 
     /// Sets every byte of its memory.
@@ -172,11 +150,7 @@ impl Mover {
     /// # Errors
     /// GPU errors.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
-        if self.gpu.is_some() {
-            return self.done(&Order::Fill { byte });
-        }
-        set_bytes(self.window()?.bytes_mut(), byte);
-        Ok(())
+        self.exchange(&Order::Fill { byte }, self.len)
     }
 
     /// Writes the first `len` bytes of `pattern` into its memory, from byte `at` on.
@@ -184,16 +158,7 @@ impl Mover {
     /// # Errors
     /// GPU errors.
     pub fn put(&mut self, at: u64, pattern: Pattern, len: u64) -> Result<()> {
-        if self.gpu.is_none() {
-            put_bytes(&mut self.window()?.bytes_mut()[whole(at)..whole(at + len)], pattern, 0);
-            return Ok(());
-        }
-        for from in (0..len).step_by(whole(WINDOW)) {
-            let part = WINDOW.min(len - from);
-            put_bytes(&mut self.window()?.bytes_mut()[..whole(part)], pattern, from);
-            self.done(&Order::Upload { at: at + from, len: part })?;
-        }
-        Ok(())
+        self.exchange(&Order::Put { at, len, pattern }, len)
     }
 
     /// Whether its memory, from byte `at` on, has the `len` bytes that `expected` has at `offset`.
@@ -207,19 +172,11 @@ impl Mover {
         expected: &Expected<'_>,
         offset: u64,
     ) -> Result<bool> {
-        if self.gpu.is_none() {
-            let bytes = &self.window()?.bytes()[whole(at)..whole(at + len)];
-            return expected.is_in_bytes(bytes, offset);
-        }
-        for from in (0..len).step_by(whole(WINDOW)) {
-            let part = WINDOW.min(len - from);
-            self.done(&Order::Download { at: at + from, len: part })?;
-            let bytes = &self.window()?.bytes()[..whole(part)];
-            if !expected.is_in_bytes(bytes, offset + from)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let pattern = match expected {
+            Expected::Pattern(pattern) => Some(*pattern),
+            Expected::File(_) => None,
+        };
+        self.exchange(&Order::Compare { at, len, pattern, offset }, len)
     }
 
     /// Opens a file, with O_DIRECT if `direct` is set and the file system has it; returns whether
@@ -231,10 +188,7 @@ impl Mover {
         // The process runs in another folder.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let path = path.into_os_string();
-        match self.exchange(&Order::Open { path, write, direct }, self.bounds.order)? {
-            Answer::Opened { direct } => Ok(direct),
-            other => Err(unexpected(&other)),
-        }
+        self.exchange(&Order::Open { path, write, direct }, 0)
     }
 
     /// Moves bytes; returns their number, and the processor time.
@@ -242,13 +196,9 @@ impl Mover {
     /// # Errors
     /// Errors of the library.
     pub fn run(&mut self, order: &Move) -> Result<(u64, Duration)> {
-        match self.exchange(&Order::Move(*order), self.bounds.of_move(order.len))? {
-            Answer::Moved { bytes, cpu_seconds } => {
-                let cpu = Duration::try_from_secs_f64(cpu_seconds);
-                Ok((bytes, cpu.map_err(|_| Failure::new("it reported an impossible time"))?))
-            }
-            other => Err(unexpected(&other)),
-        }
+        let (bytes, seconds) = self.exchange(&Order::Move(*order), order.len)?;
+        let cpu = Duration::try_from_secs_f64(seconds);
+        Ok((bytes, cpu.map_err(|_| Failure::new("it reported an impossible time"))?))
     }
 
     /// Syncs the written bytes.
@@ -256,7 +206,7 @@ impl Mover {
     /// # Errors
     /// System errors.
     pub fn sync(&mut self) -> Result<()> {
-        self.done(&Order::Sync {})
+        self.exchange(&Order::Sync {}, self.len)
     }
 
     /// Closes the file.
@@ -264,26 +214,19 @@ impl Mover {
     /// # Errors
     /// If written bytes may be lost.
     pub fn close(&mut self) -> Result<()> {
-        self.done(&Order::Close {})
+        self.exchange(&Order::Close {}, self.len)
     }
 
     /// cuFile's counters in its process.
     pub fn counters(&mut self) -> Seen<Counters> {
         let none = |why: String| Seen::missing(why, "use cuFile 1.15 or later");
-        match self.exchange(&Order::Count {}, self.bounds.order) {
-            Ok(Answer::Counted { version, words: Some(words) }) => {
+        match self.exchange::<(u32, Option<Vec<u64>>)>(&Order::Count {}, 0) {
+            Ok((version, Some(words))) => {
                 let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
                 Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Value)
             }
-            Ok(Answer::Counted { words: None, .. }) => {
-                none(format!("cuFile {} has no counters", self.version))
-            }
-            Ok(other) => none(unexpected(&other).message),
+            Ok((_, None)) => none(format!("cuFile {} has no counters", self.version)),
             Err(failure) => none(failure.with_remedy()),
         }
     }
-}
-
-fn unexpected(answer: &Answer) -> Failure {
-    Failure::new(strange(&format!("{answer:?}")))
 }
