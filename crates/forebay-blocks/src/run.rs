@@ -648,7 +648,7 @@ impl Runner<'_> {
                 true => work.end_with(put.item, End::Not(Why::Memory), memory),
                 false => work.give_back(put.item, memory),
             }
-            !is_bad
+            !is_bad && work.is_waiting(put.item)
         });
         if is_open {
             mem::forget(buffer);

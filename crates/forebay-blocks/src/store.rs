@@ -436,17 +436,19 @@ impl Lane {
     }
 
     fn add(&self, side: Side, shard: Shard, caller: Caller) {
+        match self.root.health(side).admits(shard.work.deadline) {
+            true => self.push(side, shard, caller),
+            false => shard.end(Why::RootFailed),
+        }
+    }
+
+    /// Queues a shard that the root's health has admitted.
+    fn push(&self, side: Side, shard: Shard, caller: Caller) {
         let queue = &self.queues[side as usize];
         let mut state = queue.state.lock();
-        let refused = match state.is_closed {
-            true => Some(Why::Cancelled),
-            false if !self.root.health(side).admits(shard.work.deadline) => Some(Why::RootFailed),
-            false => None,
-        };
-        if let Some(why) = refused {
+        if state.is_closed {
             drop(state);
-            shard.items.iter().for_each(|&item| shard.work.end(item, End::Not(why)));
-            return;
+            return shard.end(Why::Cancelled);
         }
         let kind = shard.work.kind;
         state.shards.push_back(shard);
@@ -474,8 +476,9 @@ impl Lane {
             let waits = |&item: &usize| work.is_waiting(item);
             let items: Vec<_> = shard.items.into_iter().filter(waits).collect();
             if !items.is_empty() {
-                return self.add(Side::Load, Shard { items, ..shard }, Caller::Continues);
+                return self.push(Side::Load, Shard { items, ..shard }, Caller::Continues);
             }
+            self.root.loads.probed();
         }
     }
 
@@ -527,6 +530,12 @@ impl Lane {
                 Err(_) => shard.items.iter().for_each(|&item| shard.work.abandon(item)),
             }
         }
+    }
+}
+
+impl Shard {
+    fn end(&self, why: Why) {
+        self.items.iter().for_each(|&item| self.work.end(item, End::Not(why)));
     }
 }
 

@@ -1,8 +1,8 @@
 //! Calls in progress: each block's state, its end, and the end of all.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay::Buffer;
@@ -134,6 +134,8 @@ pub(crate) struct Work {
     pub(crate) items: Vec<Item>,
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
+    /// How the call ended before its blocks did.
+    cut_short: OnceLock<End>,
     left: AtomicUsize,
     over: Lock<Over>,
     bell: Condvar,
@@ -185,6 +187,7 @@ impl Work {
             kind,
             started,
             deadline: started + timeout.min(TIMEOUT_MAX),
+            cut_short: OnceLock::new(),
             left: AtomicUsize::new(items.len()),
             over: Lock::new(over),
             bell: Condvar::new(),
@@ -209,16 +212,15 @@ impl Work {
         }
     }
 
-    /// Returns memory of an item that has not ended. If the time is over, it ends: the clock has
-    /// passed over it, and this thread may hang in the kernel next.
+    /// Returns memory of an item. It ends if its call ended during the copy: nothing else would end
+    /// it, and the memory is the caller's again.
     pub(crate) fn give_back(&self, item: usize, memory: Vec<Buffer>) {
         let mut state = self.items[item].state.lock();
-        if Instant::now() < self.deadline {
-            *state = State::Waiting(memory);
-            return;
+        if let Some(&end) = self.cut_short.get() {
+            drop(state);
+            return self.end_with(item, end, memory);
         }
-        drop(state);
-        self.end_with(item, End::Not(Why::Late), memory);
+        *state = State::Waiting(memory);
     }
 
     /// Ends an item whose memory was taken.
@@ -251,8 +253,9 @@ impl Work {
         self.ended(item, end);
     }
 
-    /// Ends all items that wait.
+    /// Ends the call: items that wait now, and those whose memory is in use when it is returned.
     pub(crate) fn end_all(&self, end: End) {
+        let _ = self.cut_short.set(end); // the first end counts
         (0..self.items.len()).for_each(|item| self.end(item, end));
     }
 
@@ -317,7 +320,7 @@ impl Batch {
         self.0.is_over()
     }
 
-    /// Ends all blocks that no thread copies from or to the caller's memory at this moment.
+    /// Ends all blocks. A block that is being copied ends after its copy.
     pub fn cancel(&self) {
         self.0.end_all(End::Not(Why::Cancelled));
     }
@@ -351,18 +354,20 @@ mod tests {
     use crate::key::Namespace;
 
     #[test]
-    fn a_copy_at_the_deadline_leaves_no_item_that_waits() {
-        let block = || Block { key: Namespace::new(b"").key(b"a"), memory: Vec::new() };
-        let timeout = Duration::from_millis(20);
-        let work = Work::new(Kind::Set, vec![block(), block()], timeout, |_| Arc::default());
-        let memory = work.take_memory(0).expect("it waits");
-        work.give_back(0, memory);
-        assert!(work.is_waiting(0), "its time is not over");
-        let memory = work.take_memory(0).expect("it waits");
-        std::thread::sleep(Duration::from_millis(20));
-        work.end_all(End::Not(Why::Late)); // by the clock
-        assert!(!work.is_over());
-        work.give_back(0, memory);
-        assert_eq!(Batch(work).wait(), [End::Not(Why::Late); 2]);
+    fn an_item_ends_with_its_call_after_a_copy() {
+        for why in [Why::Late, Why::Cancelled] {
+            let block = || Block { key: Namespace::new(b"").key(b"a"), memory: Vec::new() };
+            let timeout = Duration::from_secs(3600);
+            let work = Work::new(Kind::Get, vec![block(), block()], timeout, |_| Arc::default());
+            let memory = work.take_memory(0).expect("it waits");
+            work.give_back(0, memory);
+            assert!(work.is_waiting(0), "its time is not over");
+            let memory = work.take_memory(0).expect("it waits");
+            work.end_all(End::Not(why)); // by the clock, the caller or `close`
+            assert!(!work.is_over());
+            work.give_back(0, memory);
+            assert!(work.take_memory(0).is_none(), "it is the caller's");
+            assert_eq!(Batch(work).wait(), [End::Not(why); 2]);
+        }
     }
 }

@@ -413,3 +413,37 @@ fn a_root_that_vanishes_costs_misses() {
     let block = Block { key: key(&store, 1), memory: vec![memory(&engine, &[1])] };
     assert_eq!(store.set(vec![block]).wait(), [End::Not(Why::RootFailed)]);
 }
+
+#[test]
+fn a_root_that_is_back_serves_callers_that_wait() {
+    let (folder, engine) = (tempfile::tempdir_in(".").unwrap(), engine());
+    let path = folder.path().join("root");
+    let mut options = options(&path, 64 * MIB);
+    options.page_cache = true;
+    let store = Store::open(&engine, &options).unwrap();
+    let keys = [0, 2].map(|number| key(&store, number));
+    for number in [0, 2] {
+        assert_eq!(set(&engine, &store, number, LEN), End::Done);
+    }
+    store.sync().unwrap();
+    let away = folder.path().join("away");
+    std::fs::rename(&path, &away).unwrap();
+    while store.find_at_once(&keys) != [Some(false); 2] {
+        assert_eq!(get(&engine, &store, 0, LEN), Err(Why::RootFailed));
+    }
+    std::fs::rename(&away, &path).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while store.find_at_once(&keys) != [Some(true); 2] {
+        assert!(Instant::now() < until, "it rests");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Resident blocks do not probe the drive, and a probe of the others is a single one.
+    for is_resident in [true, true, false] {
+        if !is_resident {
+            evict(&path);
+        }
+        for number in [0, 2] {
+            assert_eq!(get(&engine, &store, number, LEN), Ok(content(number, LEN)));
+        }
+    }
+}

@@ -417,7 +417,7 @@ impl BlockCall {
         is_over
     }
 
-    /// Ends all blocks that are not being copied to or from their memory.
+    /// Ends all blocks. A block that is being copied ends after its copy.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.batch.cancel());
     }
