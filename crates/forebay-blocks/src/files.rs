@@ -68,23 +68,16 @@ pub(crate) fn empty(file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     }
 }
 
-/// How pages leave the page cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Out {
-    Start,
-    Wait,
-}
-
-pub(crate) fn write_out(file: BorrowedFd<'_>, offset: u64, len: u64, how: Out) -> io::Result<()> {
+/// Starts to write pages of the page cache to the drive, and `waits` until they are there.
+pub(crate) fn write_out(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    waits: bool,
+) -> io::Result<()> {
     let wide = |value: u64| libc::off64_t::try_from(value).map_err(io::Error::other);
-    let flags = match how {
-        Out::Start => libc::SYNC_FILE_RANGE_WRITE,
-        Out::Wait => {
-            libc::SYNC_FILE_RANGE_WAIT_BEFORE
-                | libc::SYNC_FILE_RANGE_WRITE
-                | libc::SYNC_FILE_RANGE_WAIT_AFTER
-        }
-    };
+    let wait = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let flags = libc::SYNC_FILE_RANGE_WRITE | if waits { wait } else { 0 };
     // SAFETY: the descriptor is open, and no memory is passed.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), wide(offset)?, wide(len)?, flags) } {
         -1 => Err(io::Error::last_os_error()),

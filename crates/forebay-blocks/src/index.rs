@@ -6,18 +6,20 @@
 //! damaged is not found. Nothing is loaded at a start: the kernel's page cache has what is in use,
 //! for all processes.
 
+use std::array;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::Advice;
 use rustix::io::{Errno, ReadWriteFlags};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::files;
-use crate::key::Key;
+use crate::key::Name;
 
 /// Blocks begin at a multiple of it.
 pub(crate) const PAGE: u64 = 4096;
@@ -28,11 +30,16 @@ const BUCKET: usize = WAYS * RECORD;
 const ENTRY: u64 = 32;
 /// The header lies twice in the first page.
 const HEADERS: [u64; 2] = [0, PAGE / 2];
-const FIELDS: usize = 10;
-const HEADER: usize = FIELDS * 8 + 8;
+const HEADER: usize = 11 * 8;
 /// How often a record or a header that is being changed is read. A change takes less than one
 /// read; what stays wrong was damaged.
 const READS: usize = 8;
+
+/// Milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Bytes of a block on the drive.
 pub(crate) fn padded(len: u32) -> u64 {
@@ -40,9 +47,9 @@ pub(crate) fn padded(len: u32) -> u64 {
 }
 
 /// What is known of a stored block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Record {
-    pub(crate) key: [u8; 16],
+    pub(crate) key: Name,
     /// Where it begins in the log.
     pub(crate) place: u64,
     /// Its number in the log.
@@ -79,46 +86,18 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    fn encode(&self) -> [u8; HEADER] {
-        let fields: [u64; FIELDS] = [
-            self.generation.into(),
-            self.capacity,
-            self.since,
-            self.boot,
-            self.head,
-            self.oldest,
-            self.next,
-            self.first,
-            self.solid,
-            self.until,
-        ];
-        let mut bytes = [0; HEADER];
-        for (part, field) in bytes.chunks_exact_mut(8).zip(fields) {
-            part.copy_from_slice(&field.to_le_bytes());
-        }
-        let own = xxh3_64(&bytes[..FIELDS * 8]);
-        bytes[FIELDS * 8..].copy_from_slice(&own.to_le_bytes());
-        bytes
+    fn encode(&self) -> Vec<u8> {
+        let Self { generation, capacity, since, boot, head, oldest, next, first, solid, until } =
+            *self;
+        let generation = generation.into();
+        seal(&[generation, capacity, since, boot, head, oldest, next, first, solid, until])
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (parts, _) = bytes.as_chunks::<8>();
-        let at = |field: usize| u64::from_le_bytes(parts[field]);
-        if at(FIELDS) != xxh3_64(&bytes[..FIELDS * 8]) {
-            return None;
-        }
-        Some(Self {
-            generation: u32::try_from(at(0)).ok()?,
-            capacity: at(1),
-            since: at(2),
-            boot: at(3),
-            head: at(4),
-            oldest: at(5),
-            next: at(6),
-            first: at(7),
-            solid: at(8),
-            until: at(9),
-        })
+        let [generation, capacity, since, boot, head, oldest, next, first, solid, until] =
+            unseal(bytes)?;
+        let generation = u32::try_from(generation).ok()?;
+        Some(Self { generation, capacity, since, boot, head, oldest, next, first, solid, until })
     }
 
     /// Whether a record's block is stored.
@@ -130,33 +109,41 @@ impl Header {
 }
 
 impl Record {
-    fn encode(&self) -> [u8; RECORD] {
-        let mut bytes = [0; RECORD];
-        bytes[..16].copy_from_slice(&self.key);
-        bytes[16..24].copy_from_slice(&self.place.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.checksum.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.len.to_le_bytes());
-        bytes[44..48].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.written.to_le_bytes());
-        let own = xxh3_64(&bytes[..56]);
-        bytes[56..].copy_from_slice(&own.to_le_bytes());
-        bytes
+    fn encode(&self) -> Vec<u8> {
+        let Self { key: [one, two], place, number, checksum, len, generation, written } = *self;
+        let lens = u64::from(len) | u64::from(generation) << 32;
+        seal(&[one, two, place, number, checksum, lens, written])
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
-        (u64_at(56) == xxh3_64(&bytes[..56])).then(|| Self {
-            key: bytes[..16].try_into().expect("sixteen"),
-            place: u64_at(16),
-            number: u64_at(24),
-            checksum: u64_at(32),
-            len: u32_at(40),
-            generation: u32_at(44),
-            written: u64_at(48),
-        })
+        let [one, two, place, number, checksum, lens, written] = unseal(bytes)?;
+        let half = |bits: u64| u32::try_from(bits).expect("half of it");
+        let (len, generation) = (half(lens & u64::from(u32::MAX)), half(lens >> 32));
+        Some(Self { key: [one, two], place, number, checksum, len, generation, written })
     }
+}
+
+/// Numbers and their checksum, as they are on the drive.
+fn seal(words: &[u64]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend(xxh3_64(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The numbers; `None` if they are torn or damaged.
+fn unseal<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    (word(bytes, N) == xxh3_64(&bytes[..N * 8])).then(|| array::from_fn(|at| word(bytes, at)))
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes.as_chunks().0[at])
+}
+
+/// An entry of the journal: the place of a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) key: Name,
+    pub(crate) at: u64,
 }
 
 /// The index's file.
@@ -165,6 +152,8 @@ pub(crate) struct Index {
     file: File,
     blocks: u64,
     is_in_memory: bool,
+    /// The time after which a block is not found.
+    pub(crate) ttl: Option<Duration>,
 }
 
 /// How a read of the index may wait.
@@ -212,8 +201,15 @@ impl Index {
     /// Opens an index of any length, or makes an empty file.
     pub(crate) fn open(path: &Path, blocks: u64) -> io::Result<Self> {
         let file = files::own(path)?;
-        let kind = rustix::fs::fstatfs(&file)?.f_type;
-        Ok(Self { file, blocks, is_in_memory: kind == libc::TMPFS_MAGIC })
+        let is_in_memory = rustix::fs::fstatfs(&file)?.f_type == libc::TMPFS_MAGIC;
+        Ok(Self { file, blocks, is_in_memory, ttl: None })
+    }
+
+    /// Whether a record's block is stored and found. A time in the future was noted while the clock
+    /// was wrong: it counts as the same time in the past, or its block would not expire.
+    fn has(&self, header: &Header, record: &Record) -> bool {
+        let age = || Duration::from_millis(now().abs_diff(record.written));
+        header.has(record) && self.ttl.is_none_or(|ttl| age() < ttl)
     }
 
     /// Empties the file and takes its space, if that `can_fill`; otherwise pages get it when they
@@ -231,14 +227,17 @@ impl Index {
     }
 
     /// The entry of a block; zeros if it was cut off.
-    pub(crate) fn entry(&self, number: u64) -> io::Result<[u8; 32]> {
-        let mut bytes = [0; 32];
+    pub(crate) fn entry(&self, number: u64) -> io::Result<Entry> {
+        let mut bytes = [0; 24];
         self.read_or_restore(Wait::ForDrive, &mut bytes, PAGE + number % self.blocks * ENTRY)?;
-        Ok(bytes)
+        let [one, two, at] = array::from_fn(|at| word(&bytes, at));
+        Ok(Entry { key: [one, two], at })
     }
 
-    pub(crate) fn set_entry(&self, number: u64, entry: &[u8; 32]) -> io::Result<()> {
-        self.file.write_all_at(entry, PAGE + number % self.blocks * ENTRY)
+    pub(crate) fn set_entry(&self, number: u64, entry: Entry) -> io::Result<()> {
+        let Entry { key: [one, two], at } = entry;
+        let bytes = [one, two, at].map(u64::to_le_bytes);
+        self.file.write_all_at(bytes.as_flattened(), PAGE + number % self.blocks * ENTRY)
     }
 
     fn read(&self, wait: Wait, bytes: &mut [u8], offset: u64) -> io::Result<()> {
@@ -288,10 +287,8 @@ impl Index {
     }
 
     /// The places of a key's two buckets, in one page: after a start it is one read of the drive.
-    fn offsets(&self, key: &[u8; 16]) -> [u64; 2] {
+    fn offsets(&self, [high, low]: Name) -> [u64; 2] {
         let of_page = PAGE / BUCKET as u64;
-        let (parts, _) = key.as_chunks();
-        let [high, low] = [0, 1].map(|part: usize| u64::from_le_bytes(parts[part]));
         let first = Self::start(self.blocks);
         let pages = (Self::len_for(self.blocks) - first) / PAGE;
         let page = (u128::from(high) * u128::from(pages)) >> 64;
@@ -303,7 +300,7 @@ impl Index {
     }
 
     /// Reads a key's buckets at once.
-    fn buckets(&self, wait: Wait, key: &[u8; 16]) -> io::Result<Buckets> {
+    fn buckets(&self, wait: Wait, key: Name) -> io::Result<Buckets> {
         let offsets @ [one, two] = self.offsets(key);
         let start = one.min(two);
         let len = usize::try_from(one.abs_diff(two)).expect("in one page") + BUCKET;
@@ -312,34 +309,32 @@ impl Index {
         Ok(Buckets { offsets, start, bytes })
     }
 
-    /// The record of a block that is stored, of `len` bytes or of any length. `is_over` says which
-    /// are too old.
+    /// The record of a stored block that `is_wanted`.
     pub(crate) fn find(
         &self,
         header: &Header,
-        key: &Key,
-        len: Option<u32>,
+        key: Name,
         wait: Wait,
-        is_over: impl Fn(&Record) -> bool,
+        is_wanted: impl Fn(&Record) -> bool,
     ) -> io::Result<Option<Record>> {
+        let (mut header, mut is_fresh) = (*header, false);
         for _ in 0..READS {
-            let buckets = self.buckets(wait, key.name())?;
-            let mut is_torn = false;
-            for (_, bytes) in buckets.all().filter(|(_, it)| it[..16] == *key.name()) {
+            let buckets = self.buckets(wait, key)?;
+            let (mut is_torn, mut is_newer) = (false, false);
+            for (_, bytes) in buckets.all().filter(|(_, it)| [0, 1].map(|at| word(it, at)) == key) {
                 match Record::decode(bytes) {
                     // It is being changed, or damaged. Another record may be whole.
                     None => is_torn = true,
-                    Some(record)
-                        if header.has(&record)
-                            && len.is_none_or(|len| len == record.len)
-                            && !is_over(&record) =>
-                    {
+                    Some(record) if self.has(&header, &record) && is_wanted(&record) => {
                         return Ok(Some(record));
                     }
-                    Some(_) => {}
+                    Some(record) => is_newer |= record.place >= header.head,
                 }
             }
-            if !is_torn {
+            // A block that was written or rescued after the header was read, or lost its header.
+            if is_newer && !is_fresh {
+                (header, is_fresh) = (self.header(wait)?.unwrap_or(header), true);
+            } else if !is_torn {
                 break;
             }
         }
@@ -347,47 +342,40 @@ impl Index {
     }
 
     /// Starts reading a key's buckets from the drive, without waiting.
-    pub(crate) fn read_ahead(&self, key: &Key) {
-        let [first, last] = self.offsets(key.name());
+    pub(crate) fn read_ahead(&self, key: Name) {
+        let [first, last] = self.offsets(key);
         let len = std::num::NonZeroU64::new(first.abs_diff(last) + BUCKET as u64);
         // Without it they are read later, in turn.
         let _ = rustix::fs::fadvise(&self.file, first.min(last), len, Advice::WillNeed);
     }
 
-    /// Adds a record, under the lock. Returns the number of blocks that had to leave; `None` if the
+    /// Adds a record, under the lock. Returns the number of blocks that were evicted; `None` if the
     /// block is stored already, or if the record of the number that it `replaces` was removed.
     pub(crate) fn insert(
         &self,
         header: &Header,
         record: &Record,
         replaces: Option<u64>,
-        is_over: impl Fn(&Record) -> bool,
     ) -> io::Result<Option<u64>> {
         let mut free: Option<(usize, u64)> = None;
-        let mut oldest: Option<(Record, u64)> = None;
+        let mut oldest: Option<(u64, u64)> = None;
         let mut is_replaced = replaces.is_none();
-        let buckets = self.buckets(Wait::ForDrive, &record.key)?;
+        let buckets = self.buckets(Wait::ForDrive, record.key)?;
         for bucket in 0..2 {
             // Free records, the place of the one that is free for the longest time, and its number.
             let mut slot = (0, 0, u64::MAX);
             for (at, bytes) in buckets.of(bucket) {
-                let there = Record::decode(bytes);
-                let is_same = |it: &Record| it.key == record.key && it.len == record.len;
-                match there {
-                    Some(it) if is_same(&it) && replaces == Some(it.number) => {
-                        is_replaced = true;
-                        slot = (WAYS + 1, at, 0); // before any other
-                    }
-                    Some(it) if header.has(&it) && is_same(&it) => {
-                        if !is_over(&it) {
+                match Record::decode(bytes) {
+                    Some(it) if it.key == record.key && it.len == record.len => {
+                        let is_it = replaces == Some(it.number);
+                        if !is_it && self.has(header, &it) {
                             return Ok(None);
                         }
-                        slot = (WAYS + 1, at, 0);
+                        is_replaced |= is_it;
+                        slot = slot.max((WAYS + 1 + usize::from(is_it), at, 0));
                     }
-                    Some(it) if header.has(&it) => {
-                        if oldest.is_none_or(|(old, _)| it.number < old.number) {
-                            oldest = Some((it, at));
-                        }
+                    Some(it) if self.has(header, &it) => {
+                        oldest = Some(oldest.unwrap_or((u64::MAX, 0)).min((it.number, at)));
                     }
                     _ if slot.0 > WAYS => {}
                     it => {
@@ -414,27 +402,25 @@ impl Index {
         Ok(Some(evicted))
     }
 
-    /// Removes the records of a key that are `unwanted`, under the lock; true if a block was
-    /// stored. `is_over` says which are too old.
+    /// Removes the records of a key that are `unwanted`, under the lock; true if a block was found.
     pub(crate) fn remove(
         &self,
         header: &Header,
-        key: &[u8; 16],
+        key: Name,
         unwanted: impl Fn(&Record) -> bool,
-        is_over: impl Fn(&Record) -> bool,
     ) -> io::Result<bool> {
         let mut was_stored = false;
         for (at, bytes) in self.buckets(Wait::ForDrive, key)?.all() {
-            let record = Record::decode(bytes).filter(|it| it.key == *key && unwanted(it));
+            let record = Record::decode(bytes).filter(|it| it.key == key && unwanted(it));
             if let Some(record) = record {
                 self.file.write_all_at(&[0; RECORD], at)?;
-                was_stored |= header.has(&record) && !is_over(&record);
+                was_stored |= self.has(header, &record);
             }
         }
         Ok(was_stored)
     }
 
-    /// All records that are stored, for which the whole index is read.
+    /// All records of stored blocks. Reads the whole index.
     pub(crate) fn all(
         &self,
         header: &Header,
@@ -447,7 +433,7 @@ impl Index {
             self.read_or_restore(Wait::ForDrive, &mut part[..len], at)?;
             let used = part[..len].chunks_exact(RECORD).filter(|it| it[32..] != [0; 32]);
             let records = used.filter_map(Record::decode);
-            records.filter(|it| header.has(it)).try_for_each(&mut step)?;
+            records.filter(|it| self.has(header, it)).try_for_each(&mut step)?;
         }
         Ok(())
     }
@@ -465,7 +451,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_record_is_read_back_and_no_flipped_bit_passes(
-            key: [u8; 16], numbers: [u64; 4], len: u32, generation: u32, bit in 0_usize..512,
+            key: Name, numbers: [u64; 4], len: u32, generation: u32, bit in 0_usize..512,
         ) {
             let [place, number, checksum, written] = numbers;
             let record = Record { key, place, number, checksum, len, generation, written };
@@ -476,29 +462,44 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_record_hides_no_other_of_its_key(key: [u8; 16], bit in 128_usize..512) {
+        fn a_damaged_record_hides_no_other_of_its_key(key: Name, bit in 128_usize..512) {
             let folder = tempfile::tempdir().unwrap();
             let index = Index::open(&folder.path().join("index"), 64).unwrap();
             index.make(true).unwrap();
-            prop_assert_ne!(index.offsets(&key)[0], index.offsets(&key)[1]);
+            prop_assert_ne!(index.offsets(key)[0], index.offsets(key)[1]);
             let header = Header { head: 1, ..Header::default() };
             let record = |number, len| Record {
                 key, place: 0, number, checksum: 0, len, generation: 0, written: 0,
             };
             for (number, len) in [(0, 1), (1, 2)] {
-                index.insert(&header, &record(number, len), None, |_| false).unwrap();
+                index.insert(&header, &record(number, len), None).unwrap();
             }
             let found = |len| {
-                let key = Key::of_name(key);
-                index.find(&header, &key, Some(len), Wait::ForDrive, |_| false).unwrap()
+                index.find(&header, key, Wait::ForDrive, |it| it.len == len).unwrap()
             };
             prop_assert_eq!((found(1), found(2)), (Some(record(0, 1)), Some(record(1, 2))));
-            let buckets = index.buckets(Wait::ForDrive, &key).unwrap();
+            let buckets = index.buckets(Wait::ForDrive, key).unwrap();
             let is_first = |it: &[u8]| Record::decode(it).is_some_and(|it| it.len == 1);
             let (at, bytes) = buckets.all().find(|(_, it)| is_first(it)).unwrap();
             let damaged = [bytes[bit / 8] ^ 1 << (bit % 8)];
             index.file.write_all_at(&damaged, at + bit as u64 / 8).unwrap();
             prop_assert_eq!((found(1), found(2)), (None, Some(record(1, 2))));
+        }
+
+        #[test]
+        fn a_block_that_was_rescued_after_the_header_was_read_is_found(key: Name) {
+            let folder = tempfile::tempdir().unwrap();
+            let index = Index::open(&folder.path().join("index"), 64).unwrap();
+            index.make(true).unwrap();
+            let before = Header { head: 8, ..Header::default() };
+            let after = Header { head: 16, next: 1, ..before };
+            let record = Record { key, place: 4, ..Record::default() };
+            let rescued = Record { place: 8, number: 1, ..record };
+            index.insert(&before, &record, None).unwrap();
+            index.set_header(&after).unwrap();
+            index.insert(&after, &rescued, Some(0)).unwrap();
+            let found = index.find(&before, key, Wait::ForDrive, |_| true).unwrap();
+            prop_assert_eq!(found, Some(rescued));
         }
 
         #[test]

@@ -3,27 +3,14 @@
 /// The 192-bit hash of a block's name, and of the namespace of its store. The hash is BLAKE3, so
 /// that names chosen by a stranger do not collide either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key(pub(crate) [u8; Key::LEN]);
+pub struct Key(pub(crate) [u64; 3]);
+
+/// The part of a key by which the index finds it.
+pub(crate) type Name = [u64; 2];
 
 impl Key {
-    pub(crate) const LEN: usize = 24;
-
-    /// The part by which the index finds it.
-    pub(crate) fn name(&self) -> &[u8; 16] {
-        self.0.first_chunk().expect("24 bytes")
-    }
-
-    /// A key of the index alone.
-    pub(crate) fn of_name(name: [u8; 16]) -> Self {
-        let mut bytes = [0; Self::LEN];
-        bytes[..16].copy_from_slice(&name);
-        Self(bytes)
-    }
-
-    /// Evenly distributed bits; different for each `part` (0 to 2).
-    pub(crate) fn bits(&self, part: usize) -> u64 {
-        let bytes = self.0[part * 8..][..8].try_into().expect("eight bytes");
-        u64::from_le_bytes(bytes)
+    pub(crate) fn name(&self) -> Name {
+        [self.0[0], self.0[1]]
     }
 }
 
@@ -38,7 +25,8 @@ impl Namespace {
 
     pub(crate) fn key(&self, name: &[u8]) -> Key {
         let hash = blake3::keyed_hash(&self.0, name);
-        Key(hash.as_bytes()[..Key::LEN].try_into().expect("24 of 32 bytes"))
+        let (words, _) = hash.as_bytes().as_chunks();
+        Key([0, 1, 2].map(|word: usize| u64::from_le_bytes(words[word])))
     }
 }
 

@@ -9,13 +9,12 @@
 //! of a process that dies: its places are a gap, which the log passes as it passes blocks.
 
 use std::io;
-use std::time::{Duration, SystemTime};
 
 use crate::files;
-use crate::index::{Header, PAGE, Record, Wait, padded};
-use crate::key::Key;
+use crate::index::{Entry, Header, PAGE, Record, Wait, padded};
+use crate::key::Name;
 use crate::locks::Claim;
-use crate::volume::Volume;
+use crate::volume::{Shape, Volume};
 
 /// Space is taken from the drive in steps of this, so that few calls wait for it.
 const GROWTH: u64 = 64 << 20;
@@ -37,28 +36,6 @@ pub enum Policy {
     Lru,
     /// The oldest without uses. They are halved each time that it is rescued.
     Lfu,
-}
-
-/// When blocks leave.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Leaving {
-    pub(crate) policy: Policy,
-    pub(crate) ttl: Option<Duration>,
-}
-
-impl Leaving {
-    /// A time that is still to come was noted while the clock was wrong. It is as old as it is far
-    /// away: else its block would stay until then.
-    pub(crate) fn is_over(&self, record: &Record) -> bool {
-        let ttl = self.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-        ttl.is_some_and(|ttl| now().abs_diff(record.written) >= ttl)
-    }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now() -> u64 {
-    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Where a block is written.
@@ -89,216 +66,44 @@ pub(crate) struct Reserved {
     pub(crate) space: Vec<Claim>,
 }
 
-/// An entry of the journal.
-pub(crate) struct Entry {
-    pub(crate) key: [u8; 16],
-    pub(crate) at: u64,
-    pub(crate) len: u32,
-}
-
-impl Entry {
-    pub(crate) fn encode(&self) -> [u8; 32] {
-        let mut bytes = [0; 32];
-        bytes[..16].copy_from_slice(&self.key);
-        bytes[16..24].copy_from_slice(&self.at.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.len.to_le_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8; 32]) -> Self {
-        Self {
-            key: bytes[..16].try_into().expect("sixteen"),
-            at: u64::from_le_bytes(bytes[16..24].try_into().expect("eight")),
-            len: u32::from_le_bytes(bytes[24..28].try_into().expect("four")),
-        }
-    }
-}
-
 impl Volume {
     /// The offset of a place in the data.
     pub(crate) fn offset(&self, at: u64) -> u64 {
         at % self.shape.data
     }
 
-    /// The record of a stored block, if its header and buckets are whole.
-    pub(crate) fn find(
-        &self,
-        header: &Header,
-        key: &Key,
-        len: Option<u32>,
-        wait: Wait,
-        leaving: Leaving,
-    ) -> io::Result<Option<Record>> {
-        self.index.find(header, key, len, wait, |record| leaving.is_over(record))
-    }
-
     /// Reserves places for blocks, next to each other, and takes those of the oldest blocks.
-    pub(crate) fn reserve(
-        &self,
-        wanted: &[(Key, u32)],
-        keep_free: u64,
-        policy: Policy,
-    ) -> io::Result<Reserved> {
+    pub(crate) fn reserve(&self, wanted: &[(Name, u32)], keep_free: u64) -> io::Result<Reserved> {
         let _changing = self.locks.index()?;
-        let mut header = self.header()?;
-        let first = header.next;
-        let mut reserved = Reserved::default();
-        let space = &mut reserved.space;
+        let header = self.header()?;
         let own: u64 = wanted.iter().map(|(_, len)| padded(*len)).sum();
         // The rest of what lies ahead is for other calls.
         let left = (own * RESCUES.0).min(RESCUES.1).min(self.ahead() / 2);
-        let now = self.tick(header.head);
-        let mut rescue = Rescue { left, policy, now, records: Vec::new(), uses: Vec::new() };
-        for (key, len) in wanted {
-            let place =
-                self.place(&mut header, *key.name(), *len, keep_free, &mut rescue, space)?;
-            reserved.places.push(place.0);
-            reserved.evicted += place.1;
+        let (now, reserved, rescued) = (self.tick(header.head), Reserved::default(), Vec::new());
+        let mut log = Log { volume: self, header, keep_free, left, now, rescued, reserved };
+        for &(key, len) in wanted {
+            let place = log.place(key, len)?;
+            log.reserved.places.push(place);
         }
-        let mut uses = vec![0; usize::try_from(header.next - first).expect("blocks of a call")];
-        let mut next = 0;
-        while let Some(&record) = rescue.records.get(next) {
-            let (place, evicted) =
-                self.place(&mut header, record.key, record.len, keep_free, &mut rescue, space)?;
-            reserved.evicted += evicted;
-            match place {
+        let count = log.header.next - header.next;
+        let (mut uses, mut next) = (vec![0; usize::try_from(count).expect("a call's blocks")], 0);
+        while let Some(&(record, used)) = log.rescued.get(next) {
+            match log.place(record.key, record.len)? {
                 Ok(place) => {
-                    uses.push(rescue.uses[next]);
-                    reserved.rescued.push((record, place));
+                    uses.push(used);
+                    log.reserved.rescued.push((record, place));
                 }
-                Err(_) => reserved.evicted += 1,
+                Err(_) => log.reserved.evicted += 1,
             }
             next += 1;
         }
-        self.set_uses(first, &uses);
-        self.index.set_header(&header)?;
-        Ok(reserved)
+        self.set_uses(header.next, &uses);
+        self.index.set_header(&log.header)?;
+        Ok(log.reserved)
     }
 
     fn ahead(&self) -> u64 {
         (self.shape.data / AHEAD.0).min(AHEAD.1)
-    }
-
-    /// Reserves one place, and returns the number of blocks that had to leave for it.
-    fn place(
-        &self,
-        header: &mut Header,
-        key: [u8; 16],
-        len: u32,
-        keep_free: u64,
-        rescue: &mut Rescue,
-        space: &mut Vec<Claim>,
-    ) -> io::Result<(Result<Place, Full>, u64)> {
-        let (needed, size) = (padded(len), self.shape.data);
-        let at = match self.room(header, needed, keep_free, space)? {
-            Ok(at) => at,
-            Err(full) => return Ok((Err(full), 0)),
-        };
-        let mut evicted = 0;
-        // A block whose bytes will be overwritten soon, or whose entry is.
-        while header.first < header.next {
-            let entry = Entry::decode(&self.index.entry(header.first)?);
-            // No place is behind the head: the entry is damaged, or its block lost its place.
-            let is_passed = entry.at >= header.head
-                || entry.at.saturating_add(size) < at + needed + self.ahead();
-            if !is_passed && header.next - header.first < self.shape.blocks {
-                break;
-            }
-            evicted += self.pass(header, &entry, rescue)?;
-        }
-        let number = header.next;
-        let entry = Entry { key, at, len }.encode();
-        self.index.set_entry(number, &entry)?;
-        (header.head, header.next) = (at + needed, number + 1);
-        header.oldest = header.oldest.max(header.head.saturating_sub(size));
-        Ok((Ok(Place { at, number }), evicted))
-    }
-
-    /// The next place with so many contiguous bytes, space on the drive, and no writer.
-    fn room(
-        &self,
-        header: &mut Header,
-        needed: u64,
-        keep_free: u64,
-        space: &mut Vec<Claim>,
-    ) -> io::Result<Result<u64, Full>> {
-        let size = self.shape.data;
-        if needed > size {
-            return Ok(Err(Full::Drive));
-        }
-        let (mut at, mut is_full) = (header.head, false);
-        loop {
-            if at % size + needed > size {
-                at = at.next_multiple_of(size);
-            }
-            if header.solid == header.until {
-                (header.solid, header.until) = (u64::MAX, u64::MAX);
-            }
-            if at >= header.until {
-                // A lap later the rest of the space has to be taken.
-                (header.solid, header.until) = (header.solid + size, header.until + size);
-            }
-            if at + needed <= header.solid {
-                let start = self.offset(at);
-                let end = match self.locks.claim_data(start, needed)? {
-                    Ok(claim) => {
-                        space.push(claim);
-                        return Ok(Ok(at));
-                    }
-                    Err(end) => end,
-                };
-                at += end.saturating_sub(start).min(size);
-                if at - header.head >= size {
-                    return Ok(Err(Full::Writers));
-                }
-                continue;
-            }
-            if self.grow(header, at + needed, keep_free)? {
-                continue;
-            }
-            // The drive is full: the log continues at the start of its allocated space.
-            if is_full || header.solid - (header.until - size) < needed {
-                return Ok(Err(Full::Drive));
-            }
-            (at, is_full) = (header.until, true);
-        }
-    }
-
-    /// Takes space from the drive up to a place at least. False if that is more than there is.
-    fn grow(&self, header: &mut Header, least: u64, keep_free: u64) -> io::Result<bool> {
-        let space = rustix::fs::statvfs(&self.path)?;
-        let free = (space.f_bavail * space.f_frsize).saturating_sub(keep_free);
-        let least = least.min(header.until);
-        for end in [least.max((header.solid + GROWTH).min(header.until)), least] {
-            if end - header.solid > free {
-                continue;
-            }
-            let (start, size) = (self.offset(header.solid), self.shape.data);
-            let len = (end - header.solid).min(size - start);
-            let data = self.data.descriptor();
-            if files::allocate(data, start, len)?
-                && (start + len < size
-                    || end - header.solid == len
-                    || files::allocate(data, 0, end - header.solid - len)?)
-            {
-                header.solid = end;
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Passes the oldest block, which is rescued if it was used. Returns how many are lost.
-    fn pass(&self, header: &mut Header, entry: &Entry, rescue: &mut Rescue) -> io::Result<u64> {
-        let number = header.first;
-        let key = Key::of_name(entry.key);
-        let is_other = |record: &Record| record.number != number;
-        let found = self.index.find(header, &key, Some(entry.len), Wait::ForDrive, is_other)?;
-        header.first += 1;
-        let Some(record) = found else { return Ok(0) };
-        let mut used = [0];
-        self.uses.get(number % self.shape.blocks, &mut used);
-        Ok(u64::from(!rescue.takes(record, used[0])))
     }
 
     /// The clock of uses, which the log's growth moves; 0 stands for no use.
@@ -308,7 +113,7 @@ impl Volume {
     }
 
     /// Notes that blocks are in use.
-    pub(crate) fn note_uses(&self, header: &Header, policy: Policy, mut numbers: Vec<u64>) {
+    pub(crate) fn note_uses(&self, header: &Header, mut numbers: Vec<u64>) {
         let now = self.tick(header.head);
         numbers.sort_unstable();
         for row in numbers.chunk_by(|one, next| next - one <= 1) {
@@ -318,7 +123,7 @@ impl Volume {
             self.uses.get(at, &mut uses);
             row.iter().for_each(|number| {
                 let used = &mut uses[usize::try_from(number - first).expect("in the row")];
-                *used = match policy {
+                *used = match self.policy {
                     Policy::Lru => now,
                     Policy::Lfu => (*used).min(USES_MAX - 1) + 1,
                 };
@@ -338,22 +143,17 @@ impl Volume {
     /// Makes blocks visible to all processes: their bytes are in their places, which follow from
     /// their records; rescued ones had another number. For each, whether it is stored now; and the
     /// number of blocks that had to leave.
-    pub(crate) fn publish(
-        &self,
-        blocks: &[(Record, Option<u64>)],
-        leaving: Leaving,
-    ) -> io::Result<(Vec<Published>, u64)> {
+    pub(crate) fn publish(&self, blocks: &[Written]) -> io::Result<(Vec<Published>, u64)> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
         let (mut published, mut evicted) = (Vec::with_capacity(blocks.len()), 0);
-        for &(record, replaces) in blocks {
+        for &Written { record, replaces, .. } in blocks {
             let record = Record { generation: header.generation, ..record };
             if !header.has(&record) {
                 published.push(Published::Passed);
                 continue;
             }
-            let is_over = |it: &Record| leaving.is_over(it);
-            let inserted = self.index.insert(&header, &record, replaces, is_over)?;
+            let inserted = self.index.insert(&header, &record, replaces)?;
             evicted += inserted.unwrap_or(0);
             published.push(inserted.map_or(Published::There, |_| Published::Stored));
         }
@@ -363,14 +163,12 @@ impl Volume {
     /// Removes the records of keys; for each, whether there was one.
     pub(crate) fn remove(
         &self,
-        keys: &[[u8; 16]],
+        keys: &[Name],
         unwanted: impl Fn(&Record) -> bool,
-        leaving: Leaving,
     ) -> io::Result<Vec<bool>> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
-        let is_over = |it: &Record| leaving.is_over(it);
-        keys.iter().map(|key| self.index.remove(&header, key, &unwanted, is_over)).collect()
+        keys.iter().map(|&key| self.index.remove(&header, key, &unwanted)).collect()
     }
 
     /// Removes all blocks, and gives their space back.
@@ -395,6 +193,16 @@ impl Volume {
     }
 }
 
+/// A block whose bytes are in their place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    pub(crate) record: Record,
+    /// The number of the record that it replaces.
+    pub(crate) replaces: Option<u64>,
+    /// Where it is in the memory from which it was written.
+    pub(crate) at: usize,
+}
+
 /// How the publishing of a block ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Published {
@@ -405,30 +213,137 @@ pub(crate) enum Published {
     Passed,
 }
 
-/// Blocks that a call spares.
-struct Rescue {
-    left: u64,
-    policy: Policy,
+/// The log while a call reserves places in it, under the lock.
+struct Log<'a> {
+    volume: &'a Volume,
+    header: Header,
+    keep_free: u64,
+    /// The clock of uses, and bytes that may be rescued.
     now: u8,
-    records: Vec<Record>,
-    /// What remains of their uses.
-    uses: Vec<u8>,
+    left: u64,
+    /// Blocks to rescue, and what remains of their uses.
+    rescued: Vec<(Record, u8)>,
+    reserved: Reserved,
 }
 
-impl Rescue {
-    fn takes(&mut self, record: Record, used: u8) -> bool {
-        let len = padded(record.len);
+impl Log<'_> {
+    /// Reserves a place; the blocks in it leave.
+    fn place(&mut self, key: Name, len: u32) -> io::Result<Result<Place, Full>> {
+        let (needed, Shape { blocks, data, .. }) = (padded(len), self.volume.shape);
+        let at = match self.room(needed)? {
+            Ok(at) => at,
+            Err(full) => return Ok(Err(full)),
+        };
+        // A block whose bytes will be overwritten soon, or whose entry is.
+        while self.header.first < self.header.next {
+            let entry = self.volume.index.entry(self.header.first)?;
+            // No place is behind the head: the entry is damaged, or its block lost its place.
+            let is_passed = entry.at >= self.header.head
+                || entry.at.saturating_add(data) < at + needed + self.volume.ahead();
+            if !is_passed && self.header.next - self.header.first < blocks {
+                break;
+            }
+            self.pass(entry)?;
+        }
+        let header = &mut self.header;
+        let number = header.next;
+        self.volume.index.set_entry(number, Entry { key, at })?;
+        (header.head, header.next) = (at + needed, number + 1);
+        header.oldest = header.oldest.max(header.head.saturating_sub(data));
+        Ok(Ok(Place { at, number }))
+    }
+
+    /// The next place with so many contiguous bytes, space on the drive, and no writer.
+    fn room(&mut self, needed: u64) -> io::Result<Result<u64, Full>> {
+        let size = self.volume.shape.data;
+        if needed > size {
+            return Ok(Err(Full::Drive));
+        }
+        let (mut at, mut is_full) = (self.header.head, false);
+        loop {
+            let header = &mut self.header;
+            if at % size + needed > size {
+                at = at.next_multiple_of(size);
+            }
+            if header.solid == header.until {
+                (header.solid, header.until) = (u64::MAX, u64::MAX);
+            }
+            if at >= header.until {
+                // A lap later the rest of the space has to be taken.
+                (header.solid, header.until) = (header.solid + size, header.until + size);
+            }
+            if at + needed <= header.solid {
+                let start = self.volume.offset(at);
+                let end = match self.volume.locks.claim_data(start, needed)? {
+                    Ok(claim) => {
+                        self.reserved.space.push(claim);
+                        return Ok(Ok(at));
+                    }
+                    Err(end) => end,
+                };
+                at += end.saturating_sub(start).min(size);
+                if at - header.head >= size {
+                    return Ok(Err(Full::Writers));
+                }
+                continue;
+            }
+            if self.grow(at + needed)? {
+                continue;
+            }
+            // The drive is full: the log continues at the start of its allocated space.
+            let header = &self.header;
+            if is_full || header.solid - (header.until - size) < needed {
+                return Ok(Err(Full::Drive));
+            }
+            (at, is_full) = (header.until, true);
+        }
+    }
+
+    /// Takes space from the drive up to a place at least. False if that is more than there is.
+    fn grow(&mut self, least: u64) -> io::Result<bool> {
+        let Self { volume, header, .. } = self;
+        let space = rustix::fs::statvfs(&volume.path)?;
+        let free = (space.f_bavail * space.f_frsize).saturating_sub(self.keep_free);
+        let least = least.min(header.until);
+        for end in [least.max((header.solid + GROWTH).min(header.until)), least] {
+            if end - header.solid > free {
+                continue;
+            }
+            let (start, size) = (volume.offset(header.solid), volume.shape.data);
+            let len = (end - header.solid).min(size - start);
+            let data = volume.data.descriptor();
+            if files::allocate(data, start, len)?
+                && (start + len < size
+                    || end - header.solid == len
+                    || files::allocate(data, 0, end - header.solid - len)?)
+            {
+                header.solid = end;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Passes the oldest block, which is rescued if it was used.
+    fn pass(&mut self, entry: Entry) -> io::Result<()> {
+        let Self { volume, header, .. } = self;
+        let number = header.first;
+        let is_it = |record: &Record| record.number == number;
+        let found = volume.index.find(header, entry.key, Wait::ForDrive, is_it)?;
+        header.first += 1;
+        let Some(record) = found else { return Ok(()) };
+        let mut used = [0];
+        volume.uses.get(number % volume.shape.blocks, &mut used);
+        let (len, used) = (padded(record.len), used[0]);
         let age = (u64::from(self.now) + 2 * STEPS - u64::from(used)) % STEPS;
-        let is_old = self.policy == Policy::Lru && age > LAP / 2;
+        let is_old = volume.policy == Policy::Lru && age > LAP / 2;
         if used == 0 || is_old || len > self.left {
-            return false;
+            self.reserved.evicted += 1;
+            return Ok(());
         }
         self.left -= len;
-        self.records.push(record);
-        self.uses.push(match self.policy {
-            Policy::Lru => 0,
-            Policy::Lfu => used / 2,
-        });
-        true
+        let uses = if volume.policy == Policy::Lru { 0 } else { used / 2 };
+        self.rescued.push((record, uses));
+        Ok(())
     }
 }

@@ -14,15 +14,14 @@ use forebay_base::timeout;
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
 
 use crate::failure::{failed, refused};
-use crate::files::{self, Out};
+use crate::files;
 use crate::health::Health;
 use crate::index::{Header, Wait};
 use crate::key::Key;
 use crate::locks::Claim;
-use crate::log::Leaving;
 use crate::statistics::Counters;
 use crate::traffic::Traffic;
-use crate::volume::Volume;
+use crate::volume::{Eviction, Volume};
 use crate::work::Side;
 
 /// A folder and its bounds.
@@ -42,11 +41,12 @@ pub(crate) struct Root {
     engine: Engine,
     capacity: u64,
     pub(crate) keep_free: u64,
-    pub(crate) leaving: Leaving,
+    eviction: Eviction,
     /// The file system that it is on.
     device: u64,
     volume: Lock<Arc<Volume>>,
-    unwritten: Lock<Unwritten>,
+    /// Written blocks whose pages the kernel may not have written to the drive, and their bytes.
+    unwritten: Lock<(VecDeque<(Arc<Volume>, u64, u64)>, u64)>,
     unwritten_max: u64,
     /// Buffers of writes that were given up and have not ended, with the data that they write.
     pub(crate) hanging: Lock<Vec<(Buffer, Vec<Claim>)>>,
@@ -57,18 +57,11 @@ pub(crate) struct Root {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// Written blocks whose pages the kernel may not have written to the drive yet.
-#[derive(Debug, Default)]
-struct Unwritten {
-    parts: VecDeque<(Arc<Volume>, u64, u64)>,
-    bytes: u64,
-}
-
 impl Root {
     pub(crate) fn open(
         engine: &Engine,
         options: &RootOptions,
-        leaving: Leaving,
+        eviction: Eviction,
         past_cache: bool,
         unwritten_max: u64,
     ) -> Result<Self> {
@@ -95,13 +88,13 @@ impl Root {
                 "the capacity is larger than the file system"
             );
         }
-        let volume = Volume::open(engine, path, *capacity)?;
+        let volume = Volume::open(engine, path, *capacity, eviction)?;
         Ok(Self {
             path: path.clone(),
             engine: engine.clone(),
             capacity: *capacity,
             keep_free: keep_free.unwrap_or((size / 20).min(16 << 30)),
-            leaving,
+            eviction,
             device,
             volume: Lock::new(Arc::new(volume)),
             unwritten: Lock::default(),
@@ -120,7 +113,7 @@ impl Root {
     /// (weighted rendezvous hashing).
     #[expect(clippy::cast_precision_loss, reason = "a share of capacity")]
     pub(crate) fn score(&self, key: &Key) -> f64 {
-        let mixed = (key.bits(1) ^ self.current().id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (key.0[1] ^ self.current().id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         let share = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         self.capacity as f64 / -share.ln()
@@ -161,7 +154,8 @@ impl Root {
             "the folder was emptied or replaced: it is made again"
         );
         // Not under the lock: two threads may do it.
-        let opened = Arc::new(Volume::open(&self.engine, &self.path, self.capacity)?);
+        let opened = Volume::open(&self.engine, &self.path, self.capacity, self.eviction)?;
+        let opened = Arc::new(opened);
         *self.volume.lock() = Arc::clone(&opened);
         Ok(opened)
     }
@@ -180,13 +174,12 @@ impl Root {
     pub(crate) fn look_at_once(&self) -> impl Fn(&Key) -> Option<bool> {
         let is_good = self.loads.is_good();
         let open = self.volume_at_once().filter(|_| is_good);
-        let leaving = self.leaving;
         move |key| {
             if !is_good {
                 return Some(false);
             }
             let (volume, header) = open.as_ref()?;
-            Some(volume.find(header, key, None, Wait::Never, leaving).ok()?.is_some())
+            Some(volume.index.find(header, key.name(), Wait::Never, |_| true).ok()?.is_some())
         }
     }
 
@@ -214,13 +207,21 @@ impl Root {
         if self.past_cache {
             return Ok(());
         }
-        files::write_out(volume.data.descriptor(), offset, len, Out::Start)?;
-        self.unwritten.lock().add(volume, offset, len);
-        loop {
-            let oldest = self.unwritten.lock().take_over(self.unwritten_max);
-            let Some((volume, offset, len)) = oldest else { return Ok(()) };
-            files::write_out(volume.data.descriptor(), offset, len, Out::Wait)?;
+        files::write_out(volume.data.descriptor(), offset, len, false)?;
+        {
+            let (parts, bytes) = &mut *self.unwritten.lock();
+            parts.push_back((Arc::clone(volume), offset, len));
+            *bytes += len;
         }
+        let oldest = || {
+            let (parts, bytes) = &mut *self.unwritten.lock();
+            let is_over = *bytes > self.unwritten_max;
+            is_over.then(|| parts.pop_front()).flatten().inspect(|it| *bytes -= it.2)
+        };
+        while let Some((volume, offset, len)) = oldest() {
+            files::write_out(volume.data.descriptor(), offset, len, true)?;
+        }
+        Ok(())
     }
 
     /// Frees the data of hanging writes that have ended.
@@ -242,22 +243,5 @@ impl Root {
         let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {bound:?}"));
         done.and_then(|done| done.unwrap_or_else(|| Err(late())))
             .map_err(failed(operation, &self.path))
-    }
-}
-
-impl Unwritten {
-    fn add(&mut self, volume: &Arc<Volume>, offset: u64, len: u64) {
-        self.parts.push_back((Arc::clone(volume), offset, len));
-        self.bytes += len;
-    }
-
-    /// The oldest part, if there are more than `max` bytes.
-    fn take_over(&mut self, max: u64) -> Option<(Arc<Volume>, u64, u64)> {
-        if self.bytes <= max {
-            return None;
-        }
-        let oldest = self.parts.pop_front()?;
-        self.bytes -= oldest.2;
-        Some(oldest)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::ops::RangeInclusive;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
@@ -12,12 +13,12 @@ use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_base::process::Home;
 
 use crate::key::{Key, Namespace};
-use crate::log::{Leaving, Policy};
+use crate::log::Policy;
 use crate::pool::Pool;
 use crate::root::{Root, RootOptions};
-use crate::run::{Runner, Shard};
+use crate::run::{Shard, Tools};
 use crate::statistics::RootStatistics;
-use crate::volume::Volume;
+use crate::volume::{Eviction, Volume};
 use crate::work::{BLOCK_MAX, Batch, Block, End, Kind, Side, Why, Work};
 
 /// Blocks of a call, and bytes, that one thread takes at a time: other threads take the rest, and
@@ -136,8 +137,6 @@ struct Calls {
     is_closed: bool,
 }
 
-struct Closed;
-
 /// The root to which a key belongs.
 fn lane_of(lanes: &[Arc<Lane>], key: &Key) -> usize {
     if lanes.len() == 1 {
@@ -166,10 +165,10 @@ impl Store {
     /// errors of the file system.
     pub fn open(engine: &Engine, options: &Options) -> Result<Self> {
         check(options)?;
-        let leaving = Leaving { policy: options.policy, ttl: options.ttl };
+        let eviction = Eviction { policy: options.policy, ttl: options.ttl };
         let open = |root: &RootOptions| {
             let past_cache = !options.page_cache;
-            let root = Root::open(engine, root, leaving, past_cache, options.unwritten)?;
+            let root = Root::open(engine, root, eviction, past_cache, options.unwritten)?;
             let queue = || Queue {
                 pool: Pool::new(options.memory.max(BLOCK_MAX)),
                 state: Lock::default(),
@@ -271,10 +270,7 @@ impl Store {
     /// # Errors
     /// Errors of the file system.
     pub fn clear(&self) -> Result<()> {
-        let clear = |lane: &Arc<Lane>| {
-            lane.root.within(self.timeout, Operation::Write, |volume| volume.clear())
-        };
-        self.lanes.iter().try_for_each(clear)
+        self.on_roots(Operation::Write, Volume::clear).map(drop)
     }
 
     /// Makes all blocks durable whose writes have ended, of all processes. Waits for the drives, at
@@ -283,10 +279,7 @@ impl Store {
     /// # Errors
     /// Errors of the file system.
     pub fn sync(&self) -> Result<()> {
-        let sync = |lane: &Arc<Lane>| {
-            lane.root.within(self.timeout, Operation::Sync, |volume| volume.sync())
-        };
-        self.lanes.iter().try_for_each(sync)
+        self.on_roots(Operation::Sync, Volume::sync).map(drop)
     }
 
     /// What each root has done since the store was opened.
@@ -306,13 +299,17 @@ impl Store {
     /// # Errors
     /// Errors of the file system.
     pub fn usage(&self) -> Result<(u64, u64)> {
-        let mut sum = (0, 0);
-        for lane in &self.lanes {
-            let usage = |volume: &Volume| volume.usage();
-            let (blocks, bytes) = lane.root.within(self.timeout, Operation::Read, usage)?;
-            sum = (sum.0 + blocks, sum.1 + bytes);
-        }
-        Ok(sum)
+        let add = |sum: (u64, u64), root: (u64, u64)| (sum.0 + root.0, sum.1 + root.1);
+        Ok(self.on_roots(Operation::Read, Volume::usage)?.into_iter().fold((0, 0), add))
+    }
+
+    fn on_roots<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        work: fn(&Volume) -> io::Result<T>,
+    ) -> Result<Vec<T>> {
+        let run = |lane: &Arc<Lane>| lane.root.within(self.timeout, operation, work);
+        self.lanes.iter().map(run).collect()
     }
 
     fn work(&self, kind: Kind, blocks: Vec<Block>) -> Arc<Work> {
@@ -332,7 +329,7 @@ impl Store {
         if work.is_over() {
             return batch;
         }
-        if self.clock.add(&work).is_err() {
+        if !self.clock.add(&work) {
             work.end_all(End::Not(Why::Cancelled)); // the store is closed
             return batch;
         }
@@ -472,7 +469,7 @@ impl Lane {
                 let Some(shard) = last.and_then(|at| state.shards.remove(at)) else { return };
                 shard
             };
-            self.runner(Side::Load).load_here(work, &shard.items);
+            self.tools(Side::Load).load_here(work, &shard.items);
             let waits = |&item: &usize| work.is_waiting(item);
             let items: Vec<_> = shard.items.into_iter().filter(waits).collect();
             if !items.is_empty() {
@@ -496,14 +493,13 @@ impl Lane {
         }
     }
 
-    fn runner(&self, side: Side) -> Runner<'_> {
+    fn tools(&self, side: Side) -> Tools<'_> {
         let Self { engine, root, queues, .. } = self;
-        Runner { engine, root, pool: &queues[side as usize].pool }
+        Tools { engine, root, pool: &queues[side as usize].pool }
     }
 
     fn serve(&self, side: Side) {
         let queue = &self.queues[side as usize];
-        let runner = self.runner(side);
         loop {
             let (shard, wakes) = {
                 let waits = |state: &mut Waiting| state.shards.is_empty() && !state.is_closed;
@@ -522,7 +518,7 @@ impl Lane {
                 queue.bell.notify_one();
             }
             self.root.counters.queued(shard.work.started.elapsed());
-            let run = AssertUnwindSafe(|| runner.run(&shard));
+            let run = AssertUnwindSafe(|| self.tools(side).run(&shard));
             match std::panic::catch_unwind(run) {
                 Ok(busy) if busy.is_empty() => {}
                 Ok(busy) => self.add_again(side, Shard { items: busy, ..shard }),
@@ -540,11 +536,11 @@ impl Shard {
 }
 
 impl Clock {
-    /// An error if the store is closed.
-    fn add(&self, work: &Arc<Work>) -> std::result::Result<(), Closed> {
+    /// False if the store is closed.
+    fn add(&self, work: &Arc<Work>) -> bool {
         let mut state = self.state.lock();
         if state.is_closed {
-            return Err(Closed);
+            return false;
         }
         // All calls have the same timeout, so the oldest is late first.
         while state.works.front().is_some_and(|work| work.upgrade().is_none_or(|it| it.is_over())) {
@@ -556,7 +552,7 @@ impl Clock {
         if is_first {
             self.bell.notify_one();
         }
-        Ok(())
+        true
     }
 
     /// Makes its thread look at the calls.

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Lock, woken};
 
+use crate::work::Side;
+
 /// How long after a read the next one is expected. A drive that has many writes by then makes it
 /// wait for all of them.
 const EXPECTED: Duration = Duration::from_millis(20);
@@ -22,26 +24,20 @@ struct State {
     storing: usize,
 }
 
-/// Blocks that are being read.
+/// Blocks that are being read or written.
 #[derive(Debug)]
-pub(crate) struct Loading<'a>(&'a Traffic);
+pub(crate) struct Moving<'a>(&'a Traffic, Side);
 
-impl Drop for Loading<'_> {
+impl Drop for Moving<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        state.loading -= 1;
-        state.loaded = Some(Instant::now());
-    }
-}
-
-/// A block that is being written.
-#[derive(Debug)]
-pub(crate) struct Storing<'a>(&'a Traffic);
-
-impl Drop for Storing<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().storing -= 1;
-        self.0.bell.notify_one();
+        match self.1 {
+            Side::Load => (state.loading, state.loaded) = (state.loading - 1, Some(Instant::now())),
+            Side::Store => {
+                state.storing -= 1;
+                self.0.bell.notify_one();
+            }
+        }
     }
 }
 
@@ -54,19 +50,18 @@ impl State {
 
 impl Traffic {
     /// Counts blocks that are being read.
-    pub(crate) fn load(&self) -> Loading<'_> {
+    pub(crate) fn load(&self) -> Moving<'_> {
         self.state.lock().loading += 1;
-        Loading(self)
+        Moving(self, Side::Load)
     }
 
     /// Counts a block that is to be written now; `None` if it has to wait.
-    pub(crate) fn store(&self) -> Option<Storing<'_>> {
+    pub(crate) fn store(&self) -> Option<Moving<'_>> {
         let mut state = self.state.lock();
-        if !state.may_store() {
-            return None;
-        }
-        state.storing += 1;
-        Some(Storing(self))
+        state.may_store().then(|| {
+            state.storing += 1;
+            Moving(self, Side::Store)
+        })
     }
 
     /// Waits until a block may be written, or some milliseconds.

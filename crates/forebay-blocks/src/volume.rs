@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use crate::failure::{errno, failed, refused};
 use crate::files;
-use crate::index::{Header, Index, PAGE, Record, Wait, padded};
+use crate::index::{Entry, Header, Index, PAGE, Record, Wait, padded};
 use crate::locks::Share;
-use crate::log::Entry;
+use crate::log::Policy;
 
 /// The first line of the file `format`.
 const FORMAT: &str = "forebay blocks 3";
@@ -25,6 +25,13 @@ const FORMAT: &str = "forebay blocks 3";
 const MADE_IN: Duration = Duration::from_secs(5);
 /// The index has room for a block for so many bytes of the capacity.
 const BYTES_PER_BLOCK: u64 = 16 << 10;
+
+/// Which blocks leave, and after what time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Eviction {
+    pub(crate) policy: Policy,
+    pub(crate) ttl: Option<Duration>,
+}
 
 /// What follows from a root's capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +70,7 @@ pub(crate) struct Volume {
     pub(crate) index: Index,
     pub(crate) locks: Share,
     pub(crate) uses: Uses,
+    pub(crate) policy: Policy,
 }
 
 /// How often each block was used, by its number in the log: a byte each in `/dev/shm`, where no
@@ -72,7 +80,12 @@ pub(crate) struct Uses(Option<(File, PathBuf)>);
 
 impl Volume {
     /// Opens the files of a root, or makes them.
-    pub(crate) fn open(engine: &Engine, path: &Path, capacity: u64) -> Result<Self> {
+    pub(crate) fn open(
+        engine: &Engine,
+        path: &Path,
+        capacity: u64,
+        eviction: Eviction,
+    ) -> Result<Self> {
         let failed_at = |name: &str| failed(Operation::Open, &path.join(name));
         let shape = Shape::new(capacity)?;
         read_format(path)?;
@@ -109,7 +122,9 @@ impl Volume {
         }
         start_header(&index, &locks, shape, is_alone).map_err(&of_index)?;
         drop(setup);
-        Ok(Self { path: path.into(), id, shape, data, index, locks, uses: Uses::open(id) })
+        index.ttl = eviction.ttl;
+        let (path, uses, policy) = (path.into(), Uses::open(id), eviction.policy);
+        Ok(Self { path, id, shape, data, index, locks, uses, policy })
     }
 
     /// Device and number of the file that keeps processes apart.
@@ -265,16 +280,15 @@ fn resize(path: &Path, there: &Header, shape: Shape) -> io::Result<Index> {
     old.all(there, |record| {
         let insert = |place| {
             let record = Record { place, ..record };
-            new.insert(&header, &record, None, |_| false).map(Option::unwrap_or_default)
+            new.insert(&header, &record, None).map(Option::unwrap_or_default)
         };
         blocks += 1;
         removed += moved(record.place, record.len).map_or(Ok(1), insert)?;
         Ok(())
     })?;
     for number in header.first..header.next {
-        let Entry { key, at, len } = Entry::decode(&old.entry(number)?);
-        let at = moved(at, len).unwrap_or(u64::MAX);
-        new.set_entry(number, &Entry { key, at, len }.encode())?;
+        let Entry { key, at } = old.entry(number)?;
+        new.set_entry(number, Entry { key, at: moved(at, 1).unwrap_or(u64::MAX) })?;
     }
     new.set_header(&header)?;
     new.sync()?;

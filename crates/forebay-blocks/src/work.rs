@@ -157,6 +157,11 @@ impl fmt::Debug for Work {
 }
 
 impl Kind {
+    /// Whether its blocks have memory, and so a length.
+    pub(crate) fn has_bytes(self) -> bool {
+        matches!(self, Self::Get | Self::Set)
+    }
+
     pub(crate) fn side(self) -> Side {
         match self {
             Self::Get | Self::Exists => Side::Load,
@@ -172,7 +177,7 @@ impl Work {
         timeout: Duration,
         counters: impl Fn(&Key) -> Arc<Counters>,
     ) -> Arc<Self> {
-        let counters = |key: &Key| matches!(kind, Kind::Get | Kind::Set).then(|| counters(key));
+        let counters = |key: &Key| kind.has_bytes().then(|| counters(key));
         let item = |block: Block| {
             // What is longer than any memory is too long.
             let lens = block.memory.iter().map(Buffer::len);
