@@ -146,17 +146,18 @@ impl Volume {
     pub(crate) fn publish(&self, blocks: &[Written]) -> io::Result<(Vec<Published>, u64)> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
-        let (mut published, mut evicted) = (Vec::with_capacity(blocks.len()), 0);
-        for &Written { record, replaces, .. } in blocks {
+        let mut evicted = 0;
+        let publish = |&Written { record, replaces, .. }: &Written| {
             let record = Record { generation: header.generation, ..record };
             if !header.has(&record) {
-                published.push(Published::Passed);
-                continue;
+                return Ok(Published::Passed);
             }
             let inserted = self.index.insert(&header, &record, replaces)?;
             evicted += inserted.unwrap_or(0);
-            published.push(inserted.map_or(Published::There, |_| Published::Stored));
-        }
+            Ok(inserted.map_or(Published::There, |_| Published::Stored))
+        };
+        let keys = blocks.iter().map(|it| it.record.key);
+        let published = self.index.change(keys, || blocks.iter().map(publish).collect())?;
         Ok((published, evicted))
     }
 
@@ -168,7 +169,8 @@ impl Volume {
     ) -> io::Result<Vec<bool>> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
-        keys.iter().map(|&key| self.index.remove(&header, key, &unwanted)).collect()
+        let remove = |&key: &Name| self.index.remove(&header, key, &unwanted);
+        self.index.change(keys.iter().copied(), || keys.iter().map(remove).collect())
     }
 
     /// Removes all blocks, and gives their space back.

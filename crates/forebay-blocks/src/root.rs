@@ -119,7 +119,7 @@ impl Root {
         self.capacity as f64 / -share.ln()
     }
 
-    fn current(&self) -> Arc<Volume> {
+    pub(crate) fn current(&self) -> Arc<Volume> {
         Arc::clone(&self.volume.lock())
     }
 
@@ -172,22 +172,19 @@ impl Root {
 
     /// Looks whether a block is stored, without waiting for the drive; `None` if that is unknown.
     pub(crate) fn look_at_once(&self) -> impl Fn(&Key) -> Option<bool> {
-        let is_good = self.loads.is_good();
-        let open = self.volume_at_once().filter(|_| is_good);
-        move |key| {
-            if !is_good {
-                return Some(false);
-            }
-            let (volume, header) = open.as_ref()?;
-            Some(volume.index.find(header, key.name(), Wait::Never, |_| true).ok()?.is_some())
+        let (volume, is_good) = (self.current(), self.loads.is_good());
+        let changes = volume.index.changes(Wait::Never).ok(); // before the header
+        let header = self.header_at_once(&volume);
+        move |key| match is_good {
+            true => volume.look(changes.as_ref()?, header.as_ref()?, key.name()).ok(),
+            false => Some(false),
         }
     }
 
-    /// The open files and their header, as far as they are known without waiting for the drive.
-    pub(crate) fn volume_at_once(&self) -> Option<(Arc<Volume>, Header)> {
-        let volume = self.current();
+    /// The header of open files, if it is known without waiting for the drive.
+    pub(crate) fn header_at_once(&self, volume: &Volume) -> Option<Header> {
         let header = volume.index.header(Wait::Never).ok()??;
-        self.is_there(&volume).then_some((volume, header))
+        self.is_there(volume).then_some(header)
     }
 
     pub(crate) fn health(&self, side: Side) -> &Health {

@@ -123,7 +123,8 @@ impl<'a> Tools<'a> {
         if self.root.past_cache || !self.root.loads.is_good() {
             return;
         }
-        let Some((volume, header)) = self.root.volume_at_once() else { return };
+        let volume = self.root.current();
+        let Some(header) = self.root.header_at_once(&volume) else { return };
         let part = Part { tools: self, work, volume: &volume, header };
         let _loading = self.root.traffic.load();
         if let Ok(mut found) = part.find(items, Wait::Never) {
@@ -242,7 +243,10 @@ impl Part<'_> {
         for (&item, record) in items.iter().zip(records) {
             match record {
                 Some(record) => found.push(Moved::new(item, record, None)),
-                None => self.work.end(item, End::Not(Why::Absent)),
+                None => {
+                    self.volume.forget(self.work.items[item].key.name());
+                    self.work.end(item, End::Not(Why::Absent));
+                }
             }
         }
         found.sort_unstable_by_key(|found| found.record.place);

@@ -1,6 +1,7 @@
 //! The open files of a root: `format` says what it is, `lock` keeps processes apart, `index` finds
 //! blocks, and `data` holds their bytes.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use forebay::error::Operation;
 use forebay::{Engine, Error, OpenOptions, Result};
+use forebay_base::lock::Lock;
 use forebay_base::random::random;
 use forebay_base::units::format_size;
 use rustix::io::Errno;
@@ -16,6 +18,7 @@ use rustix::io::Errno;
 use crate::failure::{errno, failed, refused};
 use crate::files;
 use crate::index::{Entry, Header, Index, PAGE, Record, Wait, padded};
+use crate::key::Name;
 use crate::locks::Share;
 use crate::log::Policy;
 
@@ -25,6 +28,8 @@ const FORMAT: &str = "forebay blocks 3";
 const MADE_IN: Duration = Duration::from_secs(5);
 /// The index has room for a block for so many bytes of the capacity.
 const BYTES_PER_BLOCK: u64 = 16 << 10;
+/// Most keys whose lookups are kept in memory, 100 bytes each.
+const KNOWN_MAX: usize = 16 << 10;
 
 /// Which blocks leave, and after what time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -71,6 +76,8 @@ pub(crate) struct Volume {
     pub(crate) locks: Share,
     pub(crate) uses: Uses,
     pub(crate) policy: Policy,
+    /// What lookups found, and the number of changes of the key's group at that time.
+    known: Lock<HashMap<Name, (u64, Option<Record>)>>,
 }
 
 /// How often each block was used, by its number in the log: a byte each in `/dev/shm`, where no
@@ -124,7 +131,8 @@ impl Volume {
         drop(setup);
         index.ttl = eviction.ttl;
         let (path, uses, policy) = (path.into(), Uses::open(id), eviction.policy);
-        Ok(Self { path, id, shape, data, index, locks, uses, policy })
+        let known = Lock::default();
+        Ok(Self { path, id, shape, data, index, locks, uses, policy, known })
     }
 
     /// Device and number of the file that keeps processes apart.
@@ -154,6 +162,33 @@ impl Volume {
             Ok(())
         };
         self.index.all(&header, add).map(|()| sum)
+    }
+
+    /// Whether a key has a block, without waiting for the drive. `changes` were read before the
+    /// header: a change that the header or the buckets already show counts afterwards.
+    pub(crate) fn look(&self, changes: &[u64], header: &Header, key: Name) -> io::Result<bool> {
+        let change = changes[self.index.group(key)];
+        let known = self.known.lock().get(&key).copied();
+        if let Some((at, record)) = known
+            && at == change
+            && record.is_none_or(|record| self.index.has(header, &record))
+        {
+            return Ok(record.is_some());
+        }
+        let record = self.index.find(header, key, Wait::Never, |_| true)?;
+        if change.is_multiple_of(2) {
+            let mut known = self.known.lock();
+            if known.len() == KNOWN_MAX {
+                known.clear();
+            }
+            known.insert(key, (change, record));
+        }
+        Ok(record.is_some())
+    }
+
+    /// The index has no record of a key: it may have been damaged or cut off.
+    pub(crate) fn forget(&self, key: Name) {
+        self.known.lock().remove(&key);
     }
 
     /// Makes all that was written durable.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_blocks::{Block, End, Policy, RootStatistics, Store, Why};
-use lab::seeds::index;
+use lab::seeds::{Dice, index};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stores::{MIB, content, engine, get, key, memory, options, set};
 
@@ -637,6 +637,53 @@ fn what_was_cut_off_is_a_miss_and_is_stored_again() {
             }
         }
     }
+}
+
+#[test]
+fn lookups_of_all_stores_follow_every_change() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let open = || Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    let stores = [open(), open()];
+    let keys: Vec<_> = (0..40).map(|number| key(&stores[0], number)).collect();
+    let mut there = [false; 40];
+    let mut dice = Dice(7); // any seed has all changes
+    for _ in 0..600 {
+        let (number, store) = (dice.below(40), &stores[index(dice.below(2))]);
+        match dice.below(40) {
+            0 => {
+                store.clear().unwrap();
+                there = [false; 40];
+            }
+            1..15 => {
+                let deleted = store.delete(&keys[index(number)..=index(number)]).wait();
+                assert_eq!(deleted[0].is_good(), there[index(number)]);
+                there[index(number)] = false;
+            }
+            _ => {
+                assert!(set(&engine, store, number, 5000).is_good());
+                there[index(number)] = true;
+            }
+        }
+        for store in &stores {
+            assert_eq!(store.find_at_once(&keys), there.map(Some));
+        }
+    }
+    // Records that vanish from the index: a lookup is right again after the first miss.
+    for number in 0..40 {
+        assert!(set(&engine, &stores[0], number, 5000).is_good());
+    }
+    assert_eq!(stores[0].find_at_once(&keys), [Some(true); 40]);
+    let path = folder.path().join("index");
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let len = file.metadata().unwrap().len();
+    file.set_len(4096).unwrap();
+    file.set_len(len).unwrap();
+    for number in 0..40 {
+        assert_eq!(get(&engine, &stores[0], number, 5000), Err(Why::Absent));
+    }
+    assert_eq!(stores[0].find_at_once(&keys), [Some(false); 40]);
+    assert_eq!(set(&engine, &stores[0], 1, 5000), End::Done);
+    assert_eq!(stores[0].find_at_once(&keys[1..2]), [Some(true)]);
 }
 
 #[test]
