@@ -138,7 +138,10 @@ pub(crate) fn options(
             return Err(PyValueError::new_err(text));
         }
     };
-    Ok(if urgent { options.urgent() } else { options })
+    if urgent {
+        options.priority = Priority::Urgent;
+    }
+    Ok(options)
 }
 
 #[pymethods]

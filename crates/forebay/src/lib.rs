@@ -56,18 +56,21 @@ mod tune;
 pub use forebay_base::{clock, units};
 
 /// Reads of many pieces, block by block: for schedulers above the engine.
+#[doc(hidden)]
 pub mod blocks {
     pub use crate::engine::BlockRead;
     pub use crate::plan::{Packed, Packing, SKEW, Wanted};
 }
 
 pub use engine::{
-    All, Allocated, At, DetachedFile, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult,
-    Pieces, Quiesced, Request, RequestOptions, Transfer, TransferFuture,
+    At, DetachedFile, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, Pieces,
+    Quiesced, Request, RequestOptions, Transfer, TransferFuture,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::{OpenOptions, Residency};
-pub use memory::{Buffer, Exchange, Lent, ReadInto, WriteFrom};
+#[doc(hidden)]
+pub use memory::Exchange;
+pub use memory::{Buffer, Lent, ReadInto, WriteFrom};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};
 pub use queue::Priority;

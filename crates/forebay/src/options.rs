@@ -94,6 +94,7 @@ pub struct Options {
     pub cufile: bool,
     /// The program `forebay probe`, which opens cuFile's driver first, since that may hang; `None`:
     /// the `forebay` found in `PATH`.
+    #[doc(hidden)]
     pub probe: Option<Program>,
 }
 
@@ -140,6 +141,13 @@ impl Options {
         }
         options.check()?;
         Ok(options)
+    }
+
+    /// Changes limits: `Options::default().with(|options| options.threads = 64)`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 
     /// Sets the limit that belongs to the variable `name` (such as `FOREBAY_SLOT_SIZE`), without

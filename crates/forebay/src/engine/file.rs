@@ -149,12 +149,6 @@ impl File {
         Ok(self.handle.residency(range))
     }
 
-    /// Like [`residency`](Self::residency), for bytes inside the file: the server is not queried.
-    #[must_use]
-    pub fn residency_inside(&self, range: ByteRange) -> Residency {
-        self.handle.residency(range)
-    }
-
     /// Writes back this file's dirty pages and drops its pages from the page cache; returns how
     /// much stayed.
     ///
@@ -176,10 +170,19 @@ impl File {
         let is_ours = self.engine.home().is_here();
         if is_ours && self.handle.writable() { self.handle.flush() } else { Ok(()) }
     }
+}
+
+/// What layers, blocks, the command and the Python package need.
+#[doc(hidden)]
+impl File {
+    /// Like [`residency`](Self::residency), for bytes inside the file: the server is not queried.
+    #[must_use]
+    pub fn residency_inside(&self, range: ByteRange) -> Residency {
+        self.handle.residency(range)
+    }
 
     /// Drops this handle. The last one of the file returns the file, and dropping that closes it,
     /// which may wait for a server.
-    #[doc(hidden)]
     #[must_use]
     pub fn dispose(self) -> Option<impl Send> {
         Arc::into_inner(self.handle)
@@ -226,7 +229,9 @@ impl File {
     pub fn no_pages(&self) -> Option<String> {
         self.handle.no_pages()
     }
+}
 
+impl File {
     /// Fails in a forked child, before any lock that may be held there forever.
     #[inline]
     fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
@@ -249,7 +254,7 @@ impl File {
         size: u64,
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &Lent::whole(&memory), options)?;
-        let call = Call { size: Some(size), is_block: true, may_wait: false, ..call };
+        let call = Call { size: Some(size), is_block: true, ..call };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
     }
@@ -308,7 +313,7 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &Lent::whole(&memory), options)?;
-        let (call, mut memory) = (Call { may_wait: false, ..call }, Some(memory));
+        let mut memory = Some(memory);
         let state = match self.engine.start_small(&call, &mut memory, Setup::Allowed) {
             Some(state) => state,
             None => self.engine.start(&call, memory)?,
@@ -325,20 +330,16 @@ impl File {
         if target.len() > HERE_MAX {
             return Err(target);
         }
+        let call = self.call(Direction::Read, offset, &Lent::whole(&target), options).ok();
         let mut buffer = Some(target);
-        let state = buffer.as_ref().and_then(|target| {
-            let call = self.call(Direction::Read, offset, &Lent::whole(target), options).ok()?;
-            Some(Call { may_wait: false, ..call })
-        });
-        let state =
-            state.and_then(|call| self.engine.start_small(&call, &mut buffer, Setup::Refused));
-        match state {
+        let start = |call| self.engine.start_small(&call, &mut buffer, Setup::Refused);
+        match call.and_then(start) {
             Some(state) => Ok(Transfer::new(state, self.engine.clone())),
             None => Err(buffer.expect("only a started read has the buffer")),
         }
     }
 
-    /// The call, if access is allowed.
+    /// A call that does not block, if access is allowed.
     pub(super) fn call<'a>(
         &'a self,
         direction: Direction,
@@ -348,6 +349,6 @@ impl File {
     ) -> Result<Call<'a>> {
         self.check_access(direction, offset, memory.len())?;
         let span = self.span(direction, offset, memory)?;
-        Ok(Call::new(&self.handle, direction, offset, span, options))
+        Ok(Call { may_wait: false, ..Call::new(&self.handle, direction, offset, span, options) })
     }
 }

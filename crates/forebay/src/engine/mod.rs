@@ -38,7 +38,7 @@ use forebay_cufile::{CuFileProvider, Session};
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use quiesce::{DetachedFile, Quiesced};
-pub use request::{All, Allocated, At, Pieces, Request, RequestOptions};
+pub use request::{At, Pieces, Request, RequestOptions};
 use rustix::io::Errno;
 pub use transfer::{Transfer, TransferFuture};
 
@@ -163,6 +163,7 @@ impl Engine {
     }
 
     /// The driver of cuFile, if this engine uses it; its counters prove the route that bytes took.
+    #[doc(hidden)]
     #[must_use]
     pub fn cufile(&self) -> Option<Arc<Session>> {
         self.inner.direct.in_use()

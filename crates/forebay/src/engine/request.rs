@@ -1,6 +1,7 @@
 //! A read or write before it begins: which bytes, which memory, and how.
 
-use std::fmt;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 use super::many::{ManyOutcome, ManyTransfer, Piece};
 use super::ordered::OrderedOn;
@@ -8,7 +9,7 @@ use super::unwind::GoOn;
 use super::{Engine, File, Transfer};
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;
-use crate::memory::{Buffer, Lent, ReadInto, WriteFrom};
+use crate::memory::{Buffer, Lent, ReadInto, Sealed, WriteFrom};
 use crate::plan::{Direction, Route};
 use crate::queue::Priority;
 use crate::transfer::{Outcome, SyncMode};
@@ -78,40 +79,35 @@ pub struct Pieces<'a> {
     pieces: &'a [Piece<'a>],
 }
 
-/// Memory that a request allocates: on a GPU, or pinned on the host.
-#[derive(Debug)]
-pub struct Allocated(Option<DeviceId>);
-
-/// Several buffers that a read fills with the same bytes.
-#[derive(Debug)]
-pub struct All<'a>(&'a mut [Buffer]);
-
 impl File {
     /// A read from offset 0, or [`at`](Request::at) another one, into all of `target`, up to the
     /// end of the file, like `pread`. At or beyond the end nothing is read. If the file is
     /// truncated during the read, the read ends at the new end.
-    pub fn read<M: ReadInto>(&self, target: M) -> Request<'_, At<'_>, M::Memory> {
-        Request::new(At { file: self, offset: 0 }, Direction::Read, target.memory())
+    pub fn read<M>(&self, target: impl ReadInto<M>) -> Request<'_, At<'_>, M> {
+        Request::new(At { file: self, offset: 0 }, Direction::Read, target.memory(Sealed(())))
     }
 
     /// A read up to the end of the file into new memory: on `device`, or pinned on the host. The
     /// outcome's time does not include the allocation.
-    pub fn read_to_end(&self, device: Option<DeviceId>) -> Request<'_, At<'_>, Allocated> {
-        Request::new(At { file: self, offset: 0 }, Direction::Read, Allocated(device))
+    pub fn read_to_end(&self, device: Option<DeviceId>) -> Request<'_, At<'_>, Option<DeviceId>> {
+        Request::new(At { file: self, offset: 0 }, Direction::Read, device)
     }
 
     /// A read of the same bytes into several targets, which have one length and are on GPUs. The
     /// targets are full afterwards, unless the file ends early. The route is not chosen: bytes are
     /// `cached` or `staged`, and none is `direct`.
-    pub fn read_to_all<'a>(&'a self, targets: &'a mut [Buffer]) -> Request<'a, At<'a>, All<'a>> {
-        Request::new(At { file: self, offset: 0 }, Direction::Read, All(targets))
+    pub fn read_to_all<'a>(
+        &'a self,
+        targets: &'a mut [Buffer],
+    ) -> Request<'a, At<'a>, &'a mut [Buffer]> {
+        Request::new(At { file: self, offset: 0 }, Direction::Read, targets)
     }
 
     /// A write of all of `source` at offset 0, or [`at`](Request::at) another one. It ends when the
     /// bytes are in the page cache, or on the drive if a route or durability is required. No byte
     /// outside the range is changed.
-    pub fn write<M: WriteFrom>(&self, source: M) -> Request<'_, At<'_>, M::Memory> {
-        Request::new(At { file: self, offset: 0 }, Direction::Write, source.memory())
+    pub fn write<M>(&self, source: impl WriteFrom<M>) -> Request<'_, At<'_>, M> {
+        Request::new(At { file: self, offset: 0 }, Direction::Write, source.memory(Sealed(())))
     }
 }
 
@@ -141,12 +137,12 @@ impl Engine {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn read_many<'a, T: IntoIterator<Item: ReadInto>>(
+    pub fn read_many<'a, M>(
         &'a self,
         pieces: &'a [Piece<'a>],
-        targets: T,
-    ) -> Request<'a, Pieces<'a>, Vec<<T::Item as ReadInto>::Memory>> {
-        let memory = targets.into_iter().map(ReadInto::memory).collect();
+        targets: impl IntoIterator<Item: ReadInto<M>>,
+    ) -> Request<'a, Pieces<'a>, Vec<M>> {
+        let memory = targets.into_iter().map(|target| target.memory(Sealed(()))).collect();
         Request::new(Pieces { engine: self, pieces }, Direction::Read, memory)
     }
 
@@ -157,8 +153,8 @@ impl Engine {
         &'a self,
         pieces: &'a [Piece<'a>],
         targets: &'a mut [Buffer],
-    ) -> Request<'a, Pieces<'a>, All<'a>> {
-        Request::new(Pieces { engine: self, pieces }, Direction::Read, All(targets))
+    ) -> Request<'a, Pieces<'a>, &'a mut [Buffer]> {
+        Request::new(Pieces { engine: self, pieces }, Direction::Read, targets)
     }
 
     /// A write of many pieces of `sources`, all of them on one GPU or on the host, to files: to the
@@ -187,12 +183,12 @@ impl Engine {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn write_many<'a, T: IntoIterator<Item: WriteFrom>>(
+    pub fn write_many<'a, M>(
         &'a self,
         pieces: &'a [Piece<'a>],
-        sources: T,
-    ) -> Request<'a, Pieces<'a>, Vec<<T::Item as WriteFrom>::Memory>> {
-        let memory = sources.into_iter().map(WriteFrom::memory).collect();
+        sources: impl IntoIterator<Item: WriteFrom<M>>,
+    ) -> Request<'a, Pieces<'a>, Vec<M>> {
+        let memory = sources.into_iter().map(|source| source.memory(Sealed(()))).collect();
         Request::new(Pieces { engine: self, pieces }, Direction::Write, memory)
     }
 }
@@ -256,9 +252,8 @@ impl<'a, Of, Memory> Request<'a, Of, Memory> {
     ///
     /// A call that is stopped fails with [`Error::Cancelled`], or [`Error::TimedOut`] if I/O is
     /// still in flight. The transfer may also have ended before the cancel.
-    pub fn while_<'b>(self, go_on: &'b mut dyn FnMut() -> bool) -> Request<'b, Of, Memory> {
-        let Self { of, direction, memory, options, stream, .. } = self;
-        Request { of, direction, memory, options, stream, go_on: Some(go_on) }
+    pub fn while_(self, go_on: &'a mut dyn FnMut() -> bool) -> Self {
+        Self { go_on: Some(go_on), ..self }
     }
 }
 
@@ -278,10 +273,13 @@ impl Request<'_, At<'_>, Lent<'_>> {
     pub fn run(self) -> Result<Outcome> {
         let At { file, offset } = self.of;
         // The borrow lasts until the transfer has drained.
-        let call = file.call(self.direction, offset, &self.memory, &self.options)?;
+        let mut call = file.call(self.direction, offset, &self.memory, &self.options)?;
         match self.go_on {
             Some(go_on) => file.run_while(call, go_on),
-            None => file.run(&call),
+            None => {
+                call.may_wait = true;
+                file.run(&call)
+            }
         }
     }
 }
@@ -312,14 +310,13 @@ impl Request<'_, At<'_>, Buffer> {
     }
 }
 
-impl Request<'_, At<'_>, Allocated> {
+impl Request<'_, At<'_>, Option<DeviceId>> {
     /// Returns the memory when the bytes have arrived.
     ///
     /// # Errors
     /// Any [`Error`]; [`Error::FileChanged`] if the file shrinks during the read.
     pub fn run(self) -> Result<(Buffer, Outcome)> {
-        let (At { file, offset }, Allocated(device), mut go_on) =
-            (self.of, self.memory, self.go_on);
+        let (At { file, offset }, device, mut go_on) = (self.of, self.memory, self.go_on);
         let allocate = |len| match device {
             Some(device) => file.engine.allocate(device, len),
             None => file.engine.allocate_pinned(len),
@@ -354,14 +351,29 @@ impl Request<'_, At<'_>, Allocated> {
     }
 }
 
-impl Request<'_, At<'_>, All<'_>> {
+/// Positional calls of `std`, with an outcome that is only a number.
+impl FileExt for File {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        count(self.read(bytes).at(offset).run())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        count(self.write(bytes).at(offset).run())
+    }
+}
+
+fn count(outcome: Result<Outcome>) -> io::Result<usize> {
+    Ok(usize::try_from(outcome?.bytes).expect("no more than the slice"))
+}
+
+impl Request<'_, At<'_>, &mut [Buffer]> {
     /// Returns when all targets hold the bytes.
     ///
     /// # Errors
     /// [`Error::BadRequest`] for targets of several lengths or on the host, or for a required
     /// route; otherwise any [`Error`].
     pub fn run(self) -> Result<Outcome> {
-        let (At { file, offset }, All(targets)) = (self.of, self.memory);
+        let (At { file, offset }, targets) = (self.of, self.memory);
         if let [only] = targets {
             let memory = Lent::whole(only);
             let (direction, options, go_on) = (self.direction, self.options, self.go_on);
@@ -375,14 +387,14 @@ impl Request<'_, At<'_>, All<'_>> {
     }
 }
 
-impl Request<'_, Pieces<'_>, All<'_>> {
+impl Request<'_, Pieces<'_>, &mut [Buffer]> {
     /// Returns when all targets hold the bytes.
     ///
     /// # Errors
     /// As for [`File::read_to_all`]; [`Error::BadRequest`] for pieces in another order.
     pub fn run(self) -> Result<ManyOutcome> {
         let Pieces { engine, pieces } = self.of;
-        engine.run_to_all(pieces, self.memory.0, &self.options, self.go_on)
+        engine.run_to_all(pieces, self.memory, &self.options, self.go_on)
     }
 }
 
@@ -413,12 +425,5 @@ impl Request<'_, Pieces<'_>, Vec<Buffer>> {
             }
             None => engine.start_owned(self.direction, pieces, buffers, &self.options),
         }
-    }
-}
-
-impl<Of: fmt::Debug, Memory: fmt::Debug> fmt::Debug for Request<'_, Of, Memory> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { of, direction, memory, options, .. } = self;
-        write!(f, "Request({direction:?}, {of:?}, {memory:?}, {options:?})")
     }
 }

@@ -24,7 +24,7 @@ pub type TransferFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///
 /// Dropping it cancels what has not started, as dropping a future does; I/O in flight drains in the
 /// background, and only then is the memory that it owns freed. [`detach`](Self::detach) lets it
-/// continue.
+/// continue. In Python a dropped transfer continues: its memory belongs to an object of the caller.
 ///
 /// In a forked child it is inert: waiting fails with [`Error::Forked`], and dropping it cancels
 /// nothing.
@@ -95,17 +95,12 @@ impl Transfer {
     /// # Errors
     /// [`Error::TimedOut`], or the first error of the transfer.
     pub fn wait_at_most(self, bound: Duration) -> (Result<Outcome>, Option<Buffer>) {
-        if let Some(error) = self.forked() {
-            return (Err(error), None);
+        if self.wait_for(bound).is_none()
+            && let Some(place) = self.state.place()
+        {
+            return (Err(Error::TimedOut { place, bound, done: self.state.done() }), None);
         }
-        let waited = self.wait_for(bound);
-        match (waited, self.state.place()) {
-            (None, Some(place)) => {
-                (Err(Error::TimedOut { place, bound, done: self.state.done() }), None)
-            }
-            // It may have ended after the timeout.
-            _ => self.state.wait(),
-        }
+        self.wait() // it may have ended after the timeout
     }
 
     /// Waits for the end, at most for `bound`, and does not change the transfer: `None` if it is

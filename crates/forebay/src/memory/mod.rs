@@ -356,6 +356,7 @@ impl Buffer {
     /// to it. Each piece has its offset here. Copies between pinned memory and a GPU are queued
     /// together; copies of other memory have ended when this returns. Errors come from
     /// [`Exchange::wait`].
+    #[doc(hidden)]
     #[must_use]
     pub fn start_exchange(self, pieces: Vec<(u64, Self)>, direction: Direction) -> Exchange {
         let (own, running) = (Some(self), Vec::new());
@@ -626,79 +627,72 @@ impl<'a> Lent<'a> {
     }
 }
 
+/// Cannot be named by other crates, which therefore neither implement [`ReadInto`] nor turn memory
+/// that is lent to a write into a target.
+#[derive(Debug)]
+pub struct Sealed(pub(crate) ());
+
 /// Memory that a read fills. Bytes of the host (`&mut [u8]`, `&mut Vec<u8>`), `&mut Buffer` and a
-/// part of it (`(&mut buffer, 0..4096)`) are borrowed until the read returns; a [`Buffer`] belongs
-/// to the transfer that the read starts.
-pub trait ReadInto {
-    /// The memory of the request: [`Lent`] or [`Buffer`].
-    type Memory;
+/// part of it (`(&mut buffer, 0..4096)`) are borrowed until the read returns, as [`Lent`]; a
+/// [`Buffer`] belongs to the transfer that the read starts.
+pub trait ReadInto<Memory> {
     #[doc(hidden)]
-    fn memory(self) -> Self::Memory;
+    fn memory(self, _: Sealed) -> Memory;
 }
 
-impl<'a, T: AsMut<[u8]> + ?Sized> ReadInto for &'a mut T {
-    type Memory = Lent<'a>;
-    fn memory(self) -> Lent<'a> {
+impl<'a, T: AsMut<[u8]> + ?Sized> ReadInto<Lent<'a>> for &'a mut T {
+    fn memory(self, _: Sealed) -> Lent<'a> {
         let bytes = self.as_mut();
         Lent::bytes(bytes.as_mut_ptr(), bytes.len())
     }
 }
 
-impl<'a> ReadInto for &'a mut Buffer {
-    type Memory = Lent<'a>;
-    fn memory(self) -> Lent<'a> {
+impl<'a> ReadInto<Lent<'a>> for &'a mut Buffer {
+    fn memory(self, _: Sealed) -> Lent<'a> {
         Lent::whole(self)
     }
 }
 
-impl<'a> ReadInto for (&'a mut Buffer, Range<u64>) {
-    type Memory = Lent<'a>;
-    fn memory(self) -> Lent<'a> {
+impl<'a> ReadInto<Lent<'a>> for (&'a mut Buffer, Range<u64>) {
+    fn memory(self, _: Sealed) -> Lent<'a> {
         Lent::part(self.0, self.1)
     }
 }
 
-impl ReadInto for Buffer {
-    type Memory = Self;
-    fn memory(self) -> Self {
+impl ReadInto<Self> for Buffer {
+    fn memory(self, _: Sealed) -> Self {
         self
     }
 }
 
 /// Memory whose bytes are written: as for [`ReadInto`], but borrowed for reading (`&[u8]`,
 /// `&Buffer`).
-pub trait WriteFrom {
-    /// The memory of the request: [`Lent`] or [`Buffer`].
-    type Memory;
+pub trait WriteFrom<Memory> {
     #[doc(hidden)]
-    fn memory(self) -> Self::Memory;
+    fn memory(self, _: Sealed) -> Memory;
 }
 
-impl<'a, T: AsRef<[u8]> + ?Sized> WriteFrom for &'a T {
-    type Memory = Lent<'a>;
-    fn memory(self) -> Lent<'a> {
+impl<'a, T: AsRef<[u8]> + ?Sized> WriteFrom<Lent<'a>> for &'a T {
+    fn memory(self, _: Sealed) -> Lent<'a> {
         let bytes = self.as_ref();
         Lent::bytes(bytes.as_ptr(), bytes.len())
     }
 }
 
-impl<'a> WriteFrom for &'a Buffer {
-    type Memory = Lent<'a>;
-    fn memory(self) -> Lent<'a> {
+impl<'a> WriteFrom<Lent<'a>> for &'a Buffer {
+    fn memory(self, _: Sealed) -> Lent<'a> {
         Lent::whole(self)
     }
 }
 
-impl<'a> WriteFrom for (&'a Buffer, Range<u64>) {
-    type Memory = Lent<'a>;
-    fn memory(self) -> Lent<'a> {
+impl<'a> WriteFrom<Lent<'a>> for (&'a Buffer, Range<u64>) {
+    fn memory(self, _: Sealed) -> Lent<'a> {
         Lent::part(self.0, self.1)
     }
 }
 
-impl WriteFrom for Buffer {
-    type Memory = Self;
-    fn memory(self) -> Self {
+impl WriteFrom<Self> for Buffer {
+    fn memory(self, _: Sealed) -> Self {
         self
     }
 }

@@ -101,7 +101,6 @@ impl<Of, Memory> Request<'_, Of, Memory> {
     /// # Safety
     /// `stream` belongs to the GPU that owns the memory, and is alive until the transfer has
     /// started.
-    #[must_use]
     pub unsafe fn on(mut self, stream: CallerStream) -> Self {
         self.stream = Some(OrderedOn(stream));
         self
@@ -118,7 +117,6 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &Lent::whole(&memory), options)?;
-        let call = Call { may_wait: false, ..call };
         let whole = call.range()?;
         // SAFETY: the promise of `OrderedOn`.
         let device = unsafe { self.check_order(&call, stream, whole) }?;
