@@ -10,7 +10,7 @@ pub trait Clock: Send + Sync + Debug {
     /// Time since this clock's origin.
     fn now(&self) -> Duration;
 
-    /// Returns once `duration` has passed on this clock.
+    /// Returns once `duration` passed on this clock.
     fn sleep(&self, duration: Duration);
 }
 

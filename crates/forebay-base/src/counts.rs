@@ -39,7 +39,7 @@ pub trait Counts: Sized {
     }
 }
 
-/// The growth of each since an earlier reading of the same counters.
+/// Their growth since an earlier reading of the same counters.
 ///
 /// # Errors
 /// As for [`Counts::since`].

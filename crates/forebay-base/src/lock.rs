@@ -40,7 +40,7 @@ impl<T> Mutex<T> {
     /// A thread panicked while it held the mutex; the error has the guard.
     ///
     /// # Panics
-    /// With debug assertions, if this order of locks contradicts another.
+    /// With debug assertions, if this order of locks contradicts an earlier order.
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         let held = Held::after_others::<T>();
         with(self.0.lock(), held)
@@ -104,7 +104,7 @@ impl<T> Lock<T> {
     /// Blocks until the lock is free, and holds it.
     ///
     /// # Panics
-    /// With debug assertions, if this order of locks contradicts another.
+    /// With debug assertions, if this order of locks contradicts an earlier order.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         woken(self.0.lock())
     }
@@ -135,7 +135,7 @@ impl Condvar {
         Self(sync::Condvar::new())
     }
 
-    /// Releases the lock, blocks until notified, and takes the lock again.
+    /// Releases the lock, blocks until notified, and acquires the lock again.
     ///
     /// # Errors
     /// As for [`Mutex::lock`].
@@ -194,7 +194,7 @@ impl Condvar {
         }
     }
 
-    /// Wakes one waiting thread.
+    /// Wakes a waiting thread.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
@@ -210,9 +210,9 @@ pub fn woken<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records which kinds of locks are taken under which. A kind is the type of a lock's value; a lock
-/// that protects no value needs a type of its own. If two kinds are taken in both orders, threads
-/// can deadlock. Nothing here blocks, so a forked child can use it.
+/// Records which kinds of locks are acquired under which. A kind is the type of a lock's value; a
+/// lock that protects no value needs a type of its own. If two kinds are acquired in both orders,
+/// threads can deadlock. Nothing here blocks, so a forked child can use it.
 #[cfg(debug_assertions)]
 mod order {
     use std::any::type_name;
@@ -228,7 +228,7 @@ mod order {
         static KNOWN: RefCell<BTreeSet<(Kind, Kind)>> = const { RefCell::new(BTreeSet::new()) };
     }
 
-    /// All orders: the second kind was taken under the first.
+    /// All orders: the second kind was acquired under the first.
     static ORDERS: Mutex<BTreeSet<(Kind, Kind)>> = Mutex::new(BTreeSet::new());
 
     /// A lock that this thread holds.
@@ -239,13 +239,13 @@ mod order {
         /// Records a lock that the thread may block on.
         pub(super) fn after_others<T>() -> Self {
             let kind = type_name::<T>();
-            // A panic hook may take locks, so nothing is borrowed while an order is recorded.
+            // A panic hook may acquire locks, so nothing is borrowed while an order is recorded.
             let held = HELD.try_with(|held| held.borrow().clone()).unwrap_or_default();
             held.iter().filter(|other| **other != kind).for_each(|other| record(other, kind));
             Self::at_once::<T>()
         }
 
-        /// Records a lock that the thread got without blocking, or takes again after a wait.
+        /// Records a lock that the thread got without blocking, or acquires again after a wait.
         pub(super) fn at_once<T>() -> Self {
             let kind = type_name::<T>();
             let _ = HELD.try_with(|held| held.borrow_mut().push(kind));
@@ -269,7 +269,7 @@ mod order {
         if KNOWN.try_with(is_known).unwrap_or(true) {
             return;
         }
-        // If another thread records now, this order is recorded the next time.
+        // If a second thread records now, this order is recorded the next time.
         let Ok(mut orders) = ORDERS.try_lock() else { return };
         let contradicts = leads_to(&orders, second, first);
         if !contradicts {
@@ -280,7 +280,8 @@ mod order {
         let _ = KNOWN.try_with(|known| known.borrow_mut().insert((first, second)));
     }
 
-    /// True if a lock of kind `to` was taken under one of kind `from`, directly or through others.
+    /// True if a lock of kind `to` was acquired under a lock of kind `from`, directly or through
+    /// further locks.
     fn leads_to(orders: &BTreeSet<(Kind, Kind)>, from: Kind, to: Kind) -> bool {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
         while let Some(kind) = next.pop() {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::process::Home;
 
-/// A value for each process, made on first use and kept until the process ends: for statics.
+/// A value per process, made on first use and kept until the process ends: for statics.
 pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 struct Made<T> {
@@ -27,7 +27,7 @@ impl<T: Send + Sync> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// This process's value, if it has been made.
+    /// This process's value, if it was made.
     pub fn get(&self) -> Option<&'static T> {
         self.made().filter(|made| made.home.is_here()).map(|made| &made.value)
     }

@@ -4,7 +4,7 @@
 //! does nothing.
 //!
 //! Detection uses one page marked `MADV_WIPEONFORK` (Linux 4.14), which the kernel zeroes in every
-//! child. So a check costs one load, and no kind of fork escapes it.
+//! child. So a check costs a load, and no kind of fork escapes it.
 
 #![expect(unsafe_code, reason = "maps the page that the kernel wipes")]
 
@@ -18,12 +18,12 @@ use std::sync::{Arc, Weak};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::{Pid, getpid};
 
-/// The page that holds this process's mark, or null. One serves all objects: with a page each,
-/// 35,000 buffers reached the kernel's bound on mappings, and no library of the process could map
-/// memory any more.
+/// The page that holds this process's mark, or null. A single page serves all objects: with a page
+/// per object, 35,000 buffers reached the kernel's bound on mappings, and no library of the process
+/// could map memory any more.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// The mark that the next process takes that has none. A child inherits the number.
+/// The mark of the next process without a mark. A child inherits the number.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Identifies the process in which an object was made.
@@ -74,8 +74,8 @@ fn mark(page: &AtomicU32) -> u32 {
     }
 }
 
-/// The page, which reads as zero in every new child. Takes no lock: a child may have been forked
-/// while another thread held it.
+/// The page, which reads as zero in every new child. Acquires no lock: a child may have been forked
+/// while a second thread held it.
 fn wiped_page() -> Option<&'static AtomicU32> {
     // SAFETY: a page that is stored here is mapped for good, in children too.
     if let Some(page) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {

@@ -1,5 +1,5 @@
-//! `tracing` events of the control path, one function each, so that levels and fields are in one
-//! place. `docs/observe.md` lists the messages.
+//! `tracing` events of the control path, a function per event, so that levels and fields are
+//! defined together. `docs/observe.md` lists the messages.
 //!
 //! No event is emitted while a lock of the engine is held: a subscriber may be slow or call the
 //! engine. Without a subscriber an event costs a load and a branch. Single requests, windows and
@@ -35,7 +35,7 @@ const TRANSFER: &str = "forebay::transfer";
 type Cause<'a> = &'a (dyn StdError + 'static);
 
 /// Calls a subscriber and catches its panic. A panic would end an engine thread and the transfers
-/// that depend on it; the panic hook has already reported it.
+/// that depend on it; the panic hook already reported it.
 fn guarded<T>(emit: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(emit)).ok()
 }
@@ -196,7 +196,7 @@ pub(crate) struct OpenSpan {
 pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &Begin) -> OpenSpan {
     let Begin { direction, pieces, gpu, route, .. } = *begin;
     let not_direct = begin.not_direct.as_deref();
-    // With several pieces the range is not one file's.
+    // With several pieces the range is not a single file's.
     let offset = pieces.is_none().then_some(range.start);
     let span = guarded(|| {
         debug_span!(

@@ -1,5 +1,5 @@
 //! Histograms of the durations of an engine's stages. Bucket widths grow with the durations, so 8
-//! KB cover nanoseconds to hours. Counting a duration costs one addition.
+//! KB cover nanoseconds to hours. Counting a duration costs an addition.
 
 use std::time::Duration;
 

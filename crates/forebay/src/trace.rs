@@ -1,7 +1,7 @@
 //! Records what an engine's threads, slots and links did and when.
 //!
-//! When off, each recording point costs one load. When on, each thread appends to its own list. The
-//! total is limited, so that a forgotten trace does not fill memory. All times are from one clock
+//! When off, a recording point costs a load. When on, threads append to their own lists. The total
+//! is limited, so that a forgotten trace does not fill memory. All times are from a single clock
 //! (`CLOCK_MONOTONIC`). This module knows nothing of ops or windows: `queue/spans.rs` describes
 //! them as spans.
 
@@ -46,7 +46,7 @@ pub enum What {
     Transfer { path: Box<Path>, bytes: (u64, u64), failed: bool },
 }
 
-/// The spans of one thread.
+/// The spans of a thread.
 #[derive(Debug)]
 struct Thread {
     /// The kernel's thread id.
@@ -193,7 +193,7 @@ impl Recorder {
     }
 }
 
-/// The spans of one thread.
+/// The spans of a thread.
 #[derive(Debug, Clone)]
 pub struct Recorded {
     /// The kernel's thread id.
@@ -214,7 +214,7 @@ pub struct Trace {
     pub start_ns: u64,
     /// Its end.
     pub end_ns: u64,
-    /// The spans of each thread; a caller's thread may have several entries.
+    /// The spans by thread; a caller's thread may have several entries.
     pub threads: Vec<Recorded>,
     /// Small transfers, with the kernel's ids of the threads that made them.
     pub small: Vec<(u64, Span)>,

@@ -1,9 +1,9 @@
-//! How many requests, and of what size, a drive's queue keeps in flight in one direction.
+//! How many requests, and of what size, a drive's queue keeps in flight per direction.
 //!
 //! The rule: depth = rate × (1.25 × least latency + allowance) / block size. A depth above it must
 //! raise the best rate by 6 %, a higher depth up to it by 2 %. A lower depth or a different block
 //! size must keep 98 %. Rates are measured over rounds in which the queue was full; completions
-//! bring the time, no clock is read. `docs/internals.md#depth` gives the reason for each constant.
+//! bring the time, no clock is read. `docs/internals.md#depth` gives the reasons for the constants.
 
 use forebay_base::units::KIB;
 
@@ -14,8 +14,8 @@ const DEPTH_START_DISK: usize = 1;
 /// 1.5 ms at 200 MB/s and 7.5 ms at 1 GB/s, and at most [`DEPTH_START`] requests of the maximum
 /// size.
 const ALLOWANCE: u64 = 133;
-/// Target time of one request: the block size is the largest power of two that takes no longer,
-/// within its limits. A size of up to twice that stays unchanged.
+/// Target time of a request: the block size is the largest power of two within that time, within
+/// its limits. A size of up to twice that stays unchanged.
 const HOLDS_NS: u64 = 1_000_000;
 /// Smaller requests cost more processor time than they save waiting.
 const SIZE_MIN: u64 = 128 * KIB;
@@ -73,7 +73,7 @@ impl Rate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DepthLimits {
     pub(crate) rule: DepthRule,
-    /// Requests in flight at most, one or more.
+    /// Requests in flight at most, 1 or more.
     pub(crate) depth_max: usize,
     /// Initial and maximum block size, in bytes.
     pub(crate) size_max: u64,
@@ -86,7 +86,7 @@ pub(crate) enum DepthRule {
     Fixed,
     /// Both are tuned.
     Tuned,
-    /// A spinning disk, which several or small requests slow down: the depth is tuned from one up,
+    /// A spinning disk, which several or small requests slow down: the depth is tuned from 1 up,
     /// and the block size stays at its maximum.
     Disk,
 }
@@ -111,7 +111,7 @@ impl DepthLimits {
 struct Setting {
     /// Requests in flight.
     depth: usize,
-    /// Bytes of each.
+    /// Bytes per request.
     size: u64,
     /// The measured rate.
     rate: Rate,
@@ -127,11 +127,11 @@ impl Setting {
 enum Phase {
     /// Keeps the best setting.
     Hold,
-    /// Tries another; `before`: the lower one before it, if there was one.
+    /// Tries a different depth; `before`: the lower depth before it, if any.
     Search { before: Option<Setting> },
 }
 
-/// Finds the depth of one drive in one direction.
+/// Finds the depth of a drive for a direction.
 #[derive(Debug, Clone)]
 pub(crate) struct DepthTuner {
     limits: DepthLimits,
@@ -175,7 +175,7 @@ impl DepthTuner {
         self.depth
     }
 
-    /// Bytes of one request.
+    /// Bytes of a request.
     pub(crate) fn block_size(&self) -> u64 {
         self.size
     }
@@ -189,7 +189,7 @@ impl DepthTuner {
         self.limits.rule == DepthRule::Fixed
     }
 
-    /// Whether one more request may be submitted with `ops` requests of `len` bytes together in
+    /// Whether a further request may be submitted with `ops` requests of `len` bytes together in
     /// flight. Requests smaller than `block_size` may be more, up to the maximum depth.
     pub(crate) fn admits(&self, ops: usize, len: u64) -> bool {
         ops < self.limits.depth_max && (self.is_fixed() || len < self.window())
@@ -306,8 +306,8 @@ impl DepthTuner {
         rate.bytes_in(rate.0 / ALLOWANCE).min(most)
     }
 
-    /// True if the queue holds at most one latency's worth of bytes, so that a higher depth may
-    /// raise the rate.
+    /// True if the queue holds at most a latency's worth of bytes, so that a higher depth may raise
+    /// the rate.
     fn is_latency_bound(&self, best: Setting) -> bool {
         best.window() <= best.rate.bytes_in(self.latency_ns(best.rate, best.size))
     }
@@ -339,7 +339,7 @@ impl DepthTuner {
             let goes_on = here.rate.is_at_least(GROWS, best.rate)
                 || self.is_latency_bound(here)
                 || self.size_for(here) != here.size;
-            // Later attempts compare with the best rate, else each might lose 2 % more.
+            // Later attempts compare with the best rate, else every attempt might lose 2 % more.
             let kept = Setting { rate: here.rate.max(best.rate), ..here };
             if here.window() < best.window() {
                 self.shorten(kept);
@@ -379,7 +379,7 @@ fn requests(bytes: u64, size: u64) -> usize {
 }
 
 /// Measures the rate while the queue is full. Time in which it was not full, and the turn after
-/// that, are omitted. Completions come in clumps of a turn, so whole turns are measured.
+/// that, are omitted. Completions arrive in clumps of a turn, so whole turns are measured.
 #[derive(Debug, Clone, Default)]
 struct Round {
     /// Bytes of requests from before the round, which do not count.
@@ -397,7 +397,7 @@ impl Round {
     }
 
     /// The rate, and the time over which it was measured, if completions before `now_ns` are
-    /// enough. Completions of one moment stay together.
+    /// enough. Completions of the same moment stay together.
     fn ended(&mut self, now_ns: u64, size: u64, window: u64, least_ns: u64) -> Option<(Rate, u64)> {
         if self.latest_ns == Some(now_ns) {
             return None;
@@ -413,14 +413,14 @@ impl Round {
         (long || slow).then(|| (Rate::of(self.bytes, self.ns), self.ns))
     }
 
-    /// Takes in a completion; `full`: the queue was full since the latest one.
+    /// Adds a completion; `full`: the queue was full since the latest one.
     fn add(&mut self, now_ns: u64, len: u64, took_ns: u64, full: bool, window: u64) {
         // The first round begins with the first request.
         let latest_ns = self.latest_ns.unwrap_or(now_ns.saturating_sub(took_ns));
         // Several threads may report theirs in a different order.
         let now_ns = now_ns.max(latest_ns);
         let passed_ns = now_ns - latest_ns;
-        // The drive had no request between the latest completion and the start of this one.
+        // The drive ran no request between the latest completion and the start of this one.
         let idle = passed_ns.saturating_sub(took_ns) > took_ns / 2;
         self.latest_ns = Some(now_ns);
         if !full || idle {

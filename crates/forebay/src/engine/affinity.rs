@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 use crate::memory::Node;
 
-/// The node of a GPU, if the machine has several and reports it.
+/// The node of a GPU, if the machine reports several nodes and this GPU's.
 pub(super) fn node_of(system: &System, pci_address: &str) -> Option<Node> {
     if system.numa_nodes().len() < 2 {
         return None;
@@ -33,7 +33,7 @@ enum GpuNodes {
 }
 
 impl GpuNodes {
-    /// Adds one more GPU.
+    /// Adds a GPU.
     fn with(self, node: &Node) -> Self {
         match self {
             Self::Unknown => Self::One(node.clone()),

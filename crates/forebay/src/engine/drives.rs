@@ -1,4 +1,4 @@
-//! The queues of an engine's drives: which one serves a file.
+//! The queues of an engine's drives: which queue serves a file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::options::{Options, RingChoice};
 use crate::plan::Direction;
 use crate::tune::{DepthLimits, DepthRule};
 
-/// Notes of an engine, at most: a server that fails may cause one for each of its files.
+/// Notes of an engine, at most: a server that fails may cause a note per file.
 const NOTES_MAX: usize = 1000;
 const NOTES_LEFT_OUT: &str = "further notes of this engine are left out";
 
@@ -33,7 +33,7 @@ pub(super) struct KnownDrives {
 #[derive(Debug, Default)]
 struct Known {
     queues: HashMap<QueueId, KnownQueue>,
-    /// Index of the hardware behind each queue.
+    /// Index of the hardware, by queue.
     hardware: HashMap<DriveId, usize>,
 }
 
@@ -41,7 +41,7 @@ struct Known {
 #[derive(Debug)]
 struct KnownQueue {
     index: usize,
-    /// Whether it has a ring, or was refused one.
+    /// Whether it owns a ring, or was refused a ring.
     ring_tried: bool,
 }
 
@@ -59,7 +59,7 @@ impl KnownDrives {
 /// half of the total for all drives.
 const MEMBERS_MAX: usize = 4;
 
-/// Limits of the depth of a queue. For a volume it is one drive's depth times the members that are
+/// Limits of the depth of a queue. For a volume it is a drive's depth times the members that are
 /// read concurrently.
 fn depth(options: &Options, queue: &Queue, below: &Below) -> DepthLimits {
     if let Some(depth) = options.depth {
@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// The size of a file for a transfer that reaches to `end`. The server is queried only if the
-    /// kernel's cached size is smaller. `None` if it has not responded in time.
+    /// kernel's cached size is smaller. `None` if it did not respond in time.
     ///
     /// # Errors
     /// Those of [`Handle::size`].
@@ -227,14 +227,15 @@ impl Engine {
             note = Some(notes::by_threads(handle.file_system()));
         }
         note.into_iter().for_each(|note| self.note(note));
-        // Until its drive is known, a file has another queue.
+        // Until its drive is known, a file uses a different queue.
         if handle.queue().get().is_some() {
             handle.ring_tried().get_or_init(|| ());
         }
         Ok(())
     }
 
-    /// Records a note for the user, once. After [`NOTES_MAX`] one says that more are omitted.
+    /// Records a note for the user, once. After [`NOTES_MAX`] a last note says that more are
+    /// omitted.
     pub(super) fn note(&self, note: String) {
         let mut notes = self.inner.notes.lock();
         if notes.len() <= NOTES_MAX && !notes.contains(&note) {

@@ -1,8 +1,8 @@
-//! The GPUs of an engine. Each has a link to the scheduler, its first slots, and lanes for small
+//! The GPUs of an engine. Per GPU: a link to the scheduler, the first slots, and lanes for small
 //! transfers.
 //!
-//! Slow driver calls for one GPU (streams, pinned memory) are made under that GPU's lock only, so
-//! they do not delay other GPUs. Lookups take no lock: each small read makes one.
+//! Slow driver calls for a GPU (streams, pinned memory) are made under that GPU's lock only, so
+//! they do not delay other GPUs. Lookups need no lock: every small read looks a GPU up.
 
 use std::iter::successors;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,11 +28,11 @@ pub(super) struct Links {
     numbers: Lock<Numbers>,
 }
 
-/// The turn of one thread that numbers a link.
+/// Held by the thread that numbers a link.
 #[derive(Debug, Default)]
 struct Numbers;
 
-/// The turn of one thread that prepares a GPU.
+/// Held by the thread that prepares a GPU.
 #[derive(Debug, Default)]
 struct GpuTurn;
 
@@ -44,7 +44,7 @@ struct GpuLink {
     cells: Arc<Cells>,
     /// Its index in the scheduler and in the arena, once its copy thread runs.
     index: OnceLock<usize>,
-    /// Whether it has its first slots.
+    /// Whether its first slots are allocated.
     has_slots: AtomicBool,
     /// Held by the thread that creates either.
     turn: Lock<GpuTurn>,
@@ -114,7 +114,7 @@ impl Engine {
             .inspect(|(_, index)| self.inner.tools.neighbours.note(*index))
     }
 
-    /// The first link whose GPU `is_same`, or a new one for `device`, and its index, after its
+    /// The first link whose GPU `is_same`, or a new link for `device`, and its index, after its
     /// submitter is started.
     fn begin(
         &self,
@@ -166,8 +166,8 @@ impl Engine {
     /// The lanes for small transfers of a GPU; `None` if the GPU is not available, or if much is
     /// queued on the link. A copy on a separate stream waits until the copies queued before it are
     /// done (measured on an H200: 64 KiB behind 8 GiB took as long as the 8 GiB), while the link's
-    /// own copies take turns. A short backlog is worth waiting for: otherwise one diverted read
-    /// keeps the link busy and diverts all that follow.
+    /// own copies take turns. A short backlog is worth waiting for: otherwise a diverted read keeps
+    /// the link busy and diverts all that follow.
     pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Idle<'_>> {
         let (link, _) = self.begun(device).ok()?;
         self.inner.tools.look_for_neighbours(now);

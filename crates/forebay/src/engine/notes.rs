@@ -56,7 +56,7 @@ pub(super) fn no_lane(gpu: DeviceId, error: &Error) -> String {
 /// The hint if the kernel may not lock memory for a ring.
 const LOCKED: &str = ": raise the limit on locked memory (`ulimit -l`)";
 
-/// The note that `most` threads read each drive because there is no ring.
+/// The note that `most` threads read a drive because no ring is available.
 pub(super) fn no_ring(errno: Errno, most: usize) -> String {
     let remedy = if errno == Errno::NOMEM { LOCKED } else { "" };
     format!(

@@ -18,21 +18,22 @@ use crate::events;
 /// hundredths of a second.
 pub(super) const ANSWER_MAX: Duration = Duration::from_millis(250);
 
-/// Maximum number of queries, with a thread each, that run at a time for one device.
+/// Maximum number of queries, with a thread per query, that run at a time for a device.
 const RUNNING_MAX: usize = 4;
 
-/// How long a caller waits for its turn while the device answers others. A thousand callers with a
-/// file each on an overlay took up to 2.3 s on two cores (2026-11-27, `0e0d0bb5`).
+/// How long a caller waits for its turn while the device answers earlier queries. A thousand
+/// callers with separate files on an overlay waited up to 2.3 s on two cores (2026-11-27,
+/// `0e0d0bb5`).
 const TURN_MAX: Duration = Duration::from_secs(10);
 
-/// The queries to each drive or server, by the device number of its files.
+/// The queries to drives and servers, by the device number of their files.
 #[derive(Debug, Default)]
 pub(super) struct Overdue(Lock<HashMap<u64, Arc<Peer>>>);
 
 #[derive(Debug, Default)]
 struct Peer {
     queries: Lock<Queries>,
-    /// A query has ended or is late.
+    /// A query ended or is late.
     changed: Condvar,
 }
 

@@ -21,7 +21,7 @@ pub enum Quiesced {
     Ended,
     /// Clones, files or transfers keep the engine running.
     InUse(Engine),
-    /// The engine has ended, but a thread still waits for a drive, a server or a GPU.
+    /// The engine ended, but a thread still waits for a drive, a server or a GPU.
     Hangs,
 }
 

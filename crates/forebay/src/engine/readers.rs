@@ -8,19 +8,20 @@ use crate::queue::READERS_LEAST;
 
 /// Default maximum number of readers of a GPU. 8 fill 56 GB/s on a link of 55.5, but only while
 /// nothing else uses the memory. Layers of 200 MB arrived at 52.0 GB/s with 10 and at 54.0 with 12
-/// on a machine with other load, and equally fast on an idle one (H200, 2026-11-25, `1a6b24e2`).
+/// on a machine with other load, and equally fast on an idle machine (H200, 2026-11-25,
+/// `1a6b24e2`).
 const MOST: usize = 12;
 
-/// One core in this many is left to threads that copy, plan and compute. With 16 readers on 16
-/// cores layers take 1.16 to 1.27 times as long as with 14; with 8 on 8, 1.1 to 1.2 times as long
-/// as with 7 (the same runs).
+/// The cores divided by this are reserved for threads that copy, plan and compute. With 16 readers
+/// on 16 cores layers need 1.16 to 1.27 times as long as with 14; with 8 on 8, 1.1 to 1.2 times as
+/// long as with 7 (the same runs).
 const LEFT: usize = 8;
 
 impl Options {
-    /// Number of threads that read cached bytes for one GPU in an engine with these limits:
-    /// `readers`, or the cores that this process may use, less one in eight, from 2 to 12. In
-    /// either case it is limited to the readers' share of `threads`. By default each further GPU in
-    /// use has as many, while all have no more than seven of eight cores.
+    /// Number of threads that read cached bytes for a GPU in an engine with these limits:
+    /// `readers`, or the cores that this process may use, less an eighth, from 2 to 12. In either
+    /// case it is limited to the readers' share of `threads`. By default every further GPU in use
+    /// adds as many, up to seven of eight cores together.
     #[must_use]
     pub fn reader_count(&self) -> usize {
         shared(self).0.one
@@ -30,7 +31,7 @@ impl Options {
 /// Numbers of readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReaderCounts {
-    /// For one GPU.
+    /// For a single GPU.
     pub(super) one: usize,
     /// For all GPUs of this engine together.
     pub(super) all: usize,
@@ -52,9 +53,9 @@ pub(super) fn shared(options: &Options) -> (ReaderCounts, ThreadShares) {
     (ReaderCounts { one, all, of_host }, shares)
 }
 
-/// The default for `cores`, of which a control group may use a quota in thousandths of a core.
-/// Threads above the quota would be stopped for the rest of its period while holding slots; so it
-/// is rounded, but not up.
+/// The default for `cores`, of which a control group may use a quota in thousandths of a core. It
+/// is rounded to the nearest core: threads above the quota stop for the rest of its period while
+/// they hold slots.
 fn of_cores(cores: usize, quota_thousandths: Option<u64>) -> usize {
     let quota = quota_thousandths.map_or(u64::MAX, |quota| quota.saturating_add(500) / 1000);
     let cores = cores.min(usize::try_from(quota).unwrap_or(usize::MAX));

@@ -28,18 +28,18 @@ use crate::staging::{Arena, Cells, Submitter};
 /// drive or a GPU hangs; then they stay, with their resources, until it responds.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// How the limit on threads is divided. Besides these fields, one in 32 is left for GPU threads, of
-/// which each GPU has one. One in 64 closes files, and one in 64 frees memory.
+/// How the limit on threads is divided. Besides these fields, 1 in 32 is reserved for GPU threads,
+/// a single thread per GPU. 1 in 64 closes files, and 1 in 64 frees memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ThreadShares {
     /// Threads that read cached bytes.
     pub(super) readers: usize,
-    /// Rings, with a thread each. Each drive has a separate ring while any are left; drives that
-    /// share one share only the thread that submits and reaps.
+    /// Rings, with a thread per ring. Every drive gets a separate ring while any remain; drives
+    /// that share a ring share only the thread that submits and reaps.
     rings: usize,
     /// Threads that wait for drives without a ring.
     pub(super) pool: usize,
-    /// Threads that the kernel starts for rings; each ring has at least one.
+    /// Threads that the kernel starts for rings; at least 1 per ring.
     kernel: usize,
     /// Threads that close files; the same number frees memory.
     closers: usize,
@@ -200,8 +200,8 @@ impl Threads {
         thread.map(drop).map_err(|error| Error::resource(what, &error))
     }
 
-    /// Waits for all threads to end, for a bounded time; returns whether they have. One of the
-    /// threads does not wait: it has dropped the last handle, for example in a callback.
+    /// Waits for all threads to end, for a bounded time; returns whether they ended. A thread that
+    /// dropped the last handle does not wait, for example in a callback.
     pub(super) fn wait(&self) -> bool {
         if ENGINE.get() == Arc::as_ptr(&self.alive).addr() {
             return true;
@@ -222,7 +222,7 @@ impl Threads {
         self.spawn_as(Quota::Reserved, "forebay-cold".to_owned(), "threads for cold reads", run)
     }
 
-    /// Starts readers up to this number, which was not wanted before; at least one must run.
+    /// Starts readers up to this number, which was not wanted before; at least 1 must run.
     pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
         let mut readers = self.readers.lock();
         if readers.wanted >= count {
@@ -308,7 +308,7 @@ impl Threads {
         })
     }
 
-    /// The threads that wait for drives, each started when it is first needed.
+    /// The threads that wait for drives, started when first needed.
     pub(super) fn pool(&self, core: &Weak<Core>, segment: u64) -> Arc<Pool> {
         let (threads, planner) = (self.clone(), Planner { segment });
         Arc::new_cyclic(|pool: &Weak<Pool>| {
@@ -341,7 +341,8 @@ impl Threads {
             return Ok(None);
         }
         let mut served = self.served.lock();
-        // If no further ring is available, the ring with the fewest drives serves one more.
+        // If no further ring is available, the ring with the fewest drives serves the new drive
+        // too.
         let spare = served.iter().min_by_key(|(_, drives)| *drives).map(|(ring, _)| *ring);
         let started = match spare {
             Some(ring) if served.len() == self.shares.rings => Ok(Ok(ring)),
@@ -382,7 +383,8 @@ impl Threads {
         let (answer, answered) = sync_channel(1);
         let (core, parts, kernel) = (Arc::clone(core), Arc::clone(parts), Arc::clone(&self.kernel));
         self.spawn("forebay-ring".into(), "ring thread", move || {
-            // Created on the thread that uses it: the kernel may restrict the ring to one issuer.
+            // Created on the thread that uses it: the kernel may restrict the ring to a single
+            // issuer.
             let ring = match UringRing::new(segment, waker.clone(), parts, kernel) {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),

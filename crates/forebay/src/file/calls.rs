@@ -1,5 +1,5 @@
-//! System calls on files, one call each: reads and writes at an offset, residency queries, and
-//! hints to the page cache.
+//! System calls on files: reads and writes at an offset, residency queries, and hints to the page
+//! cache.
 //!
 //! Reads and writes are made once. All other calls are repeated after EINTR, with pauses and for a
 //! bounded time, since a server (FUSE) may return it forever. The caller handles short counts and
@@ -22,8 +22,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// How long a call is repeated after EINTR.
 const INTERRUPTED_MAX: Duration = Duration::from_secs(10);
 
-/// The second and the longest pause before a repetition; each is twice as long as the one before.
-/// The first repetition has no pause.
+/// The second and the longest pause before a repetition; pauses double. The first repetition does
+/// not pause.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
 
 /// Number of the `cachestat` system call (Linux 6.5), on all architectures with common numbers for
@@ -91,7 +91,7 @@ pub(crate) unsafe fn read_nowait_raw(
     let offset = file_offset(offset)?;
     let flags = ReadWriteFlags::NOWAIT.bits().cast_signed();
     let vector = libc::iovec { iov_base: target.cast(), iov_len: len };
-    // SAFETY: the caller promises the memory, and the vector of one outlives the call.
+    // SAFETY: the caller promises the memory, and the vector outlives the call.
     counted(unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, offset, flags) })
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn read_nowait(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) ->
     retried(|| unsafe { read_nowait_raw(fd, memory, len, offset) })
 }
 
-/// Number of resident pages that `range` touches, in one call.
+/// Number of resident pages that `range` touches, in a single call.
 ///
 /// As for [`cache_state`].
 pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u64> {
@@ -146,7 +146,7 @@ pub(crate) fn cache_state(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<(u
     Ok((counts.cached, counts.dirty + counts.writeback))
 }
 
-/// Residency of the pages that `range` touches, from a mapping that is never accessed: one byte per
+/// Residency of the pages that `range` touches, from a mapping that is never accessed: a byte per
 /// page, odd if it is resident.
 ///
 /// Reliable only for a caller who owns the file or may write it; for other users the kernel reports
@@ -164,7 +164,7 @@ pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<V
     // SAFETY: the kernel picks free addresses, and nothing is accessed through them.
     let first =
         unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, start)? };
-    // SAFETY: the mapping covers `len` bytes from the start of a page, and the answer has one byte
+    // SAFETY: the mapping covers `len` bytes from the start of a page, and the answer has a byte
     // per page of it.
     let asked = retried(|| match unsafe { libc::mincore(first, len, answer.as_mut_ptr()) } {
         0 => counted(0),
@@ -205,7 +205,7 @@ pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> 
     }
 }
 
-/// Has the kernel drop the file's clean, unused pages.
+/// Makes the kernel drop the file's clean, unused pages.
 pub(crate) fn drop_pages(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed)?)
 }
@@ -224,7 +224,7 @@ pub(crate) fn flush(fd: BorrowedFd<'_>) -> io::Result<()> {
     })
 }
 
-/// Has the kernel drop the clean, unused pages of a range.
+/// Makes the kernel drop the clean, unused pages of a range.
 pub(crate) fn drop_pages_of(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
     let len = std::num::NonZero::new(range.len());
     Ok(rustix::fs::fadvise(fd, range.start, len, rustix::fs::Advice::DontNeed)?)
@@ -237,7 +237,7 @@ pub(crate) fn write_out(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> 
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     retried(|| {
-        // SAFETY: the call takes only numbers.
+        // SAFETY: the arguments are only numbers.
         let result = unsafe { libc::sync_file_range(fd.as_raw_fd(), start, len, flags) };
         counted(isize::try_from(result).unwrap_or(-1)).map(drop)
     })
@@ -246,9 +246,9 @@ pub(crate) fn write_out(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> 
 /// The size of a block device in bytes.
 pub(crate) fn device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     use rustix::ioctl::{Getter, ioctl, opcode};
-    // The kernel's header says `size_t`, but the answer has 64 bits everywhere.
+    // The kernel's header says `size_t`, but the answer is 64 bits everywhere.
     const BLKGETSIZE64: rustix::ioctl::Opcode = opcode::read::<usize>(0x12, 114);
-    // SAFETY: the call writes 64 bits, for which the getter has room, and is made only for block
+    // SAFETY: the call writes 64 bits, for which the getter has space, and is made only for block
     // devices.
     retry(|| unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) })
 }

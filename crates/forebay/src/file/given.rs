@@ -1,10 +1,10 @@
-//! Handles of files that the caller has opened: for a descriptor that is given away, or one that is
-//! borrowed and duplicated.
+//! Handles of files that the caller opened: for a descriptor that is given away, or a descriptor
+//! that is borrowed and duplicated.
 //!
 //! All duplicates of a descriptor share its flags and position, and other parties may hold
 //! duplicates. So the engine never changes them: bytes move at explicit offsets, and if a flag is
-//! unsuitable the file is reopened. The new descriptor never has more access than the given one,
-//! except in `stale`, which compares pages with the drive.
+//! unsuitable the file is reopened. The new descriptor never allows more access than the given
+//! descriptor, except in `stale`, which compares pages with the drive.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use super::inode::{Refusal, lasting, reopen};
 use super::{Handle, kind_of};
 use crate::error::{Error, Operation, Place, Result};
 
-/// A given descriptor that is kept open although another one moves the bytes: closing its last
-/// duplicate would release its locks.
+/// A given descriptor that is kept open although a second descriptor moves the bytes: closing its
+/// last duplicate would release its locks.
 #[derive(Debug)]
 pub(super) struct Spared {
     _fd: OwnedFd,
@@ -79,7 +79,7 @@ impl Handle {
         }
     }
 
-    /// Why a descriptor other than the given one moves its bytes; `None` if that is not the case.
+    /// Why a second descriptor moves its bytes; `None` if that is not the case.
     pub(crate) fn reopened(&self) -> Option<&'static str> {
         self.spared.as_ref().map(|spared| spared.why)
     }

@@ -1,5 +1,5 @@
 //! Inodes: kinds, identity, and opening the file of a descriptor again with other flags. All
-//! duplicates of a descriptor share its flags, so the flags of a descriptor that another party may
+//! duplicates of a descriptor share its flags, so the flags of a descriptor that other code may
 //! hold are never changed.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};

@@ -80,11 +80,11 @@ pub(crate) struct Handle {
     /// True if the file was opened by `path`.
     is_named: bool,
     spared: Option<given::Spared>,
-    /// Second descriptors that are not used. Closing one would release the process's `fcntl` locks
+    /// Second descriptors that are not used. Closing them would release the process's `fcntl` locks
     /// on the file.
     unused: Lock<Vec<OwnedFd>>,
     identity: (u64, u64),
-    /// Device number: of a block device itself, or the one that the file system reports for its
+    /// Device number: of a block device itself, or the number that the file system reports for its
     /// files.
     device: u64,
     /// Block size of the file system when the file was opened.
@@ -212,7 +212,7 @@ impl Handle {
         page_size().max(if is_sane { self.block } else { 0 })
     }
 
-    /// Device number: of a block device itself, or the one that the file system reports for its
+    /// Device number: of a block device itself, or the number that the file system reports for its
     /// files.
     pub(crate) fn device(&self) -> u64 {
         self.device
@@ -234,7 +234,7 @@ impl Handle {
             .map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
     }
 
-    /// Whether it has `end` bytes, or had them when its size was last queried.
+    /// Whether it is `end` bytes long, or was when its size was last queried.
     pub(crate) fn has(&self, end: u64) -> bool {
         let seen = self.seen_size.load(Ordering::Relaxed);
         end <= seen || self.size().is_ok_and(|size| end <= size)
@@ -284,7 +284,7 @@ impl Handle {
         self.drive.get_or_init(|| System::default().drive(self.device))
     }
 
-    /// True if io_uring may be used with O_DIRECT. Other files are left to threads: see
+    /// True if io_uring may be used with O_DIRECT. Threads serve other files: see
     /// [`FileSystem::completes_requests`]. An overlay reports the alignment of the file system
     /// below; FUSE reports none.
     pub(crate) fn allows_io_uring(&self) -> bool {
@@ -295,7 +295,7 @@ impl Handle {
             || (self.file_system.is_overlay() && reports_alignment())
     }
 
-    /// True if its bytes come from drives of this machine, which the kernel reads ahead. Files of
+    /// True if its bytes are on drives of this machine, which the kernel reads ahead. Files of
     /// servers, which overlays may have too, need more requests in flight.
     pub(crate) fn is_local(&self) -> bool {
         self.kind == Kind::BlockDevice || self.file_system.completes_requests()
@@ -306,12 +306,12 @@ impl Handle {
         events::file_opened(&self.path, self.file_system(), self.writable(), self.reopened());
     }
 
-    /// True if [`o_direct`](Self::o_direct) has opened the descriptor, or was refused for good.
+    /// True if [`o_direct`](Self::o_direct) opened the descriptor, or was refused for good.
     pub(crate) fn knows_o_direct(&self) -> bool {
         self.o_direct.get().is_some()
     }
 
-    /// The same open file, for another engine.
+    /// The same open file, for a further engine.
     pub(crate) fn detached(self) -> Self {
         let (queue, ring_tried) = Default::default();
         Self { queue, ring_tried, ports: Ports::default(), ..self }
@@ -323,7 +323,7 @@ impl Handle {
         &self.queue
     }
 
-    /// Set once the file's queue has a ring, or was refused one.
+    /// Set once the file's queue owns a ring, or was refused a ring.
     pub(crate) fn ring_tried(&self) -> &OnceLock<()> {
         &self.ring_tried
     }

@@ -41,12 +41,12 @@ pub(crate) struct ODirect {
     reports_alignment: bool,
 }
 
-/// Why a file has no O_DIRECT descriptor.
+/// Why a file lacks an O_DIRECT descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Refusal {
     /// Permanent.
     Lasting(String),
-    /// Temporary: the system cannot open one now.
+    /// Temporary: the system cannot open a descriptor now.
     Passing(&'static str),
 }
 
@@ -152,7 +152,7 @@ impl Handle {
                 };
                 let set = self.o_direct.set(found);
                 let is_news = set.is_ok();
-                // Another thread was faster.
+                // A second thread was faster.
                 if let Err(Ok(ODirect { fd, .. })) = set {
                     self.unused.lock().push(fd);
                 }
@@ -203,11 +203,11 @@ fn failed(errno: Errno) -> String {
 
 const TOO_MANY: &str = "too many files are open for a second descriptor with O_DIRECT";
 
-/// The last sixteenth of the process's descriptors is reserved for callers that need one: a second
-/// descriptor is only an optimization.
+/// The last sixteenth of the process's descriptors is reserved for callers that need a descriptor:
+/// a second descriptor is only an optimization.
 const LEFT_SHARE: u64 = 16;
 
-/// True if enough descriptors are free for a second one.
+/// True if enough descriptors are free for a second descriptor.
 fn has_room() -> bool {
     use rustix::event::{EventfdFlags, eventfd};
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

@@ -14,7 +14,7 @@ use crate::gpu::{Device, DeviceId, DirectProvider, Port};
 /// A port, or why there is none.
 pub(crate) type FoundPort = Result<Arc<dyn Port>, String>;
 
-/// A file's ports, one for each requested GPU, or why there is none.
+/// A file's ports by requested GPU, or why none exists.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     known: Lock<Vec<(DeviceId, Entry)>>,
@@ -28,7 +28,7 @@ enum Entry {
     Made(FoundPort),
 }
 
-/// How long a thread waits for another thread's query, which is itself bounded.
+/// How long a thread waits for a second thread's query, which is itself bounded.
 const MADE_WITHIN: Duration = Duration::from_secs(10);
 
 impl Ports {
@@ -54,7 +54,7 @@ impl Ports {
             None => known.push((gpu, Entry::Making)),
         }
         drop(known);
-        // A panic must not leave the others waiting for this query.
+        // After a panic, no thread may keep waiting for this query.
         let made = catch_unwind(AssertUnwindSafe(make));
         let mut known = self.known.lock();
         if let Some((_, Entry::Made(closed))) = known.iter().find(|(id, _)| *id == gpu) {

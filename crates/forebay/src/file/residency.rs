@@ -1,9 +1,9 @@
 //! Resident bytes of a file, as far as the kernel reports them to this user.
 //!
-//! `cachestat` counts the pages of a range in one call and has no side effects. A range that is
-//! fully resident or fully absent costs one call. A mixed range is halved until each part is one or
-//! the other. For a user who neither owns a file nor may write it, `cachestat` fails and `mincore`
-//! reports every page as resident. Residency is unknown then.
+//! `cachestat` counts the pages of a range in a single call without side effects. A range that is
+//! fully resident or fully absent costs a single call. A mixed range is halved until every part is
+//! either or the other. For a user who neither owns a file nor may write it, `cachestat` fails and
+//! `mincore` reports every page as resident. Residency is unknown then.
 
 use std::os::fd::AsRawFd;
 use std::thread::sleep;
@@ -53,7 +53,7 @@ const NOT_COUNTED: &str = "the question about the page cache failed";
 const WINDOW: u64 = 1 << 30;
 
 /// Pauses between attempts to drop pages, 0.25 s in total. Read-ahead in progress keeps its pages,
-/// and 8 MiB of it take a slow drive 0.1 s.
+/// and a slow drive needs 0.1 s for 8 MiB of it.
 const EVICT_WAITS_MS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 impl ResidencySource {
@@ -125,7 +125,7 @@ impl Handle {
     }
 
     /// True if all of `range` is resident; false if the kernel does not report it. With `cachestat`
-    /// this takes one call and no allocation.
+    /// this needs a single call and no allocation.
     pub(crate) fn is_resident(&self, range: ByteRange) -> bool {
         let range = within_files(range);
         match self.residency_source() {
@@ -256,9 +256,9 @@ impl Runs {
         self.divide(range, resident, count);
     }
 
-    /// Halves `range`, which has `resident` resident pages, until each part is fully resident or
-    /// absent. The right part's count is the remainder of the left one's, so a division costs one
-    /// call.
+    /// Halves `range`, of which `resident` pages are resident, until every part is fully resident
+    /// or absent. The right part's count is the remainder of the left part's, so a division costs a
+    /// single call.
     fn divide(
         &mut self,
         range: ByteRange,
@@ -275,7 +275,7 @@ impl Runs {
         if let Some(middle) = self.middle(range) {
             let left = ByteRange { start: range.start, end: middle };
             let right = ByteRange { start: middle, end: range.end };
-            // Pages change between two calls, so the left part may have more by now.
+            // Pages change between two calls, so more of the left part may be resident by now.
             let resident_left = count(left);
             self.divide(left, resident_left, count);
             self.divide(right, resident.saturating_sub(resident_left), count);

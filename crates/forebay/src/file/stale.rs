@@ -1,8 +1,8 @@
 //! Stale pages in the page cache after a write with O_DIRECT.
 //!
-//! The kernel drops the written range from the page cache. It cannot drop a folio that another
-//! cached writer has dirtied in the meantime. A folio may be 2 MiB long, and it keeps the old bytes
-//! for every reader. So the pages of the range are counted after the write. If there are any, dirty
+//! The kernel drops the written range from the page cache. It cannot drop a folio that a cached
+//! writer dirtied in the meantime. A folio may be 2 MiB long, and it keeps the old bytes for every
+//! reader. So the pages of the range are counted after the write. If there are any, dirty
 //! neighbours are written and the pages are dropped. Pages that stay are compared with the drive: a
 //! reader may have loaded the new bytes.
 //!
@@ -41,7 +41,7 @@ fn in_folios(range: ByteRange) -> ByteRange {
 }
 
 impl Handle {
-    /// Whether the page cache has nothing of `range` but the pages at its ends, and nothing
+    /// Whether the page cache holds nothing of `range` but the pages at its ends, and nothing
     /// unwritten that may share a folio with it.
     pub(crate) fn is_uncached(&self, range: ByteRange) -> bool {
         let around = in_folios(range);
@@ -72,7 +72,7 @@ impl Handle {
             }
             sleep(Duration::from_millis(wait));
             // Use the other descriptor: a failed write of a neighbour is reported once per
-            // descriptor, and must be left to the next sync.
+            // descriptor, and the next sync must report it.
             let direct = self.refused_o_direct().ok_or(Errno::BUSY)?;
             let _ = write_out(direct.fd(), wide);
             let _ = drop_pages_of(self.fd(), wide);
@@ -107,7 +107,7 @@ impl Handle {
                 // Both end at the same byte only at the end of the file.
                 Ok(cached[..from_cache] != drive[..from_drive])
             };
-            // Compare twice: another writer may change the bytes between the two reads.
+            // Compare twice: a second writer may change the bytes between the two reads.
             if differ()? && differ()? {
                 return Ok(true);
             }

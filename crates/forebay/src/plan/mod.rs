@@ -1,4 +1,4 @@
-//! Chooses a route for each byte: pure functions from a request and the known state of its file to
+//! Chooses a route for every byte: pure functions from a request and the known state of its file to
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
 mod packing;

@@ -1,4 +1,4 @@
-//! Packs many pieces into slots. Each piece is cut at its file's multiples of the slot size; the
+//! Packs many pieces into slots. Pieces are cut at their files' multiples of the slot size; the
 //! parts are packed file by file. Pure.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub const SKEW: u64 = 4096;
 /// A part keeps its file offset within a unit of this size, as suits requests to drives.
 const UNIT: u64 = 512;
 
-/// The part of a piece that is in one slot.
+/// The part of a piece that is in a single slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packed {
     /// Index of the piece in the call.
@@ -36,7 +36,7 @@ pub struct Packed {
 pub struct Packing {
     /// Slot by slot; none is empty.
     parts: Vec<Packed>,
-    /// For each block, the indices of its parts.
+    /// The indices of the parts, by block.
     blocks: Vec<Range<usize>>,
 }
 
@@ -93,7 +93,7 @@ impl Packing {
         &self.parts
     }
 
-    /// The parts of one block.
+    /// The parts of a block.
     ///
     /// # Panics
     /// If there is no such block.

@@ -1,4 +1,4 @@
-//! Cuts one window of a transfer into segments: every wanted byte exactly once, each direct segment
+//! Cuts a window of a transfer into segments: every wanted byte exactly once, direct segments
 //! aligned, none across a border of the window's grid.
 
 use forebay_base::units::{ByteRange, align_down, align_up};
@@ -95,7 +95,7 @@ pub(crate) enum Split {
     Resident(Vec<ByteRange>),
 }
 
-/// One aligned piece of a plan, which becomes one request to the kernel.
+/// An aligned piece of a plan, which becomes a request to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// The bytes that the caller wants.
@@ -121,7 +121,7 @@ impl Segment {
 /// Where a window's bytes are in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// One of our slots: aligned, with space for the padding that alignment adds.
+    /// A slot: aligned, with space for the padding that alignment adds.
     Slot,
     /// The caller's memory, by the address of the window's first wanted byte.
     Caller(u64),
@@ -154,13 +154,13 @@ pub(crate) fn cut_read(
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) range: ByteRange,
-    /// Where they go; for host memory, the address of the first byte.
+    /// Where they are stored; for host memory, the address of the first byte.
     pub(crate) layout: Layout,
     pub(crate) how: (Io, Reason),
 }
 
-/// Cuts the parts of a window into segments on the grid of [`cut_read`]. Adjacent
-/// parts that are in memory share a segment, so that one reader call covers both.
+/// Cuts the parts of a window into segments on the grid of [`cut_read`]. Adjacent parts that are in
+/// memory share a segment, so that a single reader call covers both.
 pub(crate) fn cut_parts(
     parts: impl Iterator<Item = Part>,
     base: u64,
@@ -195,7 +195,7 @@ pub(crate) fn cut_direct(wanted: ByteRange, base: u64, piece: u64, reason: Reaso
     on_grid(wanted, base, piece).map(segment).collect()
 }
 
-/// The runs of `wanted` in order, each with its path and reason.
+/// The runs of `wanted` in order, with their paths and reasons.
 fn runs(
     wanted: ByteRange,
     split: &Split,
@@ -308,7 +308,7 @@ fn push_o_direct(
 ///
 /// O_DIRECT writes only whole units of the page cache (`page`: a page, or the file system's block
 /// if larger). The kernel dirties units as a whole, so in a unit written half direct and half
-/// cached the old bytes of one half could overwrite the new bytes of the other. So the edges use
+/// cached the old bytes of either half could overwrite the new bytes of the other. So the edges use
 /// the page cache, after the body is on the drive.
 pub(crate) fn split_write(
     wanted: ByteRange,

@@ -1,9 +1,9 @@
-//! Lays the ranges of one call out in a row, the strip, so that windows can be cut from it as from
-//! a file.
+//! Lays the ranges of a call out in a row, the strip, so that windows can be cut from it as from a
+//! file.
 //!
-//! Ranges of one source that touch, or nearly do, become one stretch and are read together. A
-//! stretch keeps its source's offset within an alignment unit, and no two stretches share a unit: a
-//! request that covers whole units of one touches no other.
+//! Ranges of a source that touch, or nearly do, become a stretch and are read together. A stretch
+//! keeps its source's offset within an alignment unit, and no two stretches share a unit: a request
+//! that covers whole units of a stretch touches no second stretch.
 
 use forebay_base::units::{ByteRange, KIB, align_up};
 
@@ -11,7 +11,7 @@ use forebay_base::units::{ByteRange, KIB, align_up};
 /// as much as copying this much from the page cache (0.4 µs), and drives read at least this much.
 pub(crate) const GAP_MAX: u64 = 4 * KIB;
 
-/// One range of a call.
+/// A range of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     /// Index of the source that it is read from.
@@ -24,7 +24,7 @@ pub struct Wanted {
     pub address: u64,
 }
 
-/// Adjacent bytes of one source.
+/// Adjacent bytes of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stretch {
     /// Its range in the strip.
@@ -45,7 +45,7 @@ pub(crate) struct Item {
     before: u64,
 }
 
-/// The stretches and items of one call.
+/// The stretches and items of a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Strip {
     /// In strip order; none is empty, and they do not overlap.
@@ -115,12 +115,12 @@ impl Strip {
         &self.items
     }
 
-    /// Index of the stretch that contains `position`, or of the next one.
+    /// Index of the stretch that contains `position`, or of the next stretch.
     pub(crate) fn stretch_at(&self, position: u64) -> usize {
         self.stretches.partition_point(|stretch| stretch.at.end <= position)
     }
 
-    /// The part of each stretch that is in `range`, with the stretch's index.
+    /// The parts of stretches that are in `range`, with the stretch's index.
     pub(crate) fn stretches_in(
         &self,
         range: ByteRange,
@@ -131,7 +131,7 @@ impl Strip {
         (first..).zip(of).map(move |(number, stretch)| (number, stretch.at.intersect(range)))
     }
 
-    /// The part of each item that is in `range`, with the target address of that part.
+    /// The parts of items that are in `range`, with their target addresses.
     pub(crate) fn items_in(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, u64)> {
         let first = self.items.partition_point(|item| item.at.end <= range.start);
         let of = self.items[first..].iter().take_while(move |item| item.at.start < range.end);

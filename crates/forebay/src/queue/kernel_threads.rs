@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::events;
 
-/// A ring reserves this fraction of the remaining threads, so that later rings get some too.
+/// A ring reserves the remaining threads divided by this, so that later rings get some too.
 const PART: usize = 4;
 
 /// State shared by all rings of an engine.

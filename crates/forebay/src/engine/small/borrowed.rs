@@ -20,29 +20,29 @@ impl Engine {
     ///
     /// Any memory that the driver attributes to a GPU is accepted: from `cudaMalloc` in any context
     /// of the process, from a stream-ordered pool, imported from a different process, managed, or
-    /// mapped to virtual memory. A virtual range may span several mappings of one GPU.
+    /// mapped to virtual memory. A virtual range may span several mappings of a GPU.
     ///
     /// # Safety
     /// The memory stays allocated and mapped until the buffer and all parts split from it are
-    /// dropped, and every transfer that owned one of them has ended and returned it. A transfer
-    /// that fails with [`Error::CopyNotOver`] never returns it: the GPU may access the memory
-    /// forever. Other work queued on the memory, such as its stream-ordered allocation, is done
-    /// before it is used here. Nothing else uses a range while a transfer writes to it.
+    /// dropped, and every transfer that owned such a part ended and returned it. A transfer that
+    /// fails with [`Error::CopyNotOver`] never returns it: the GPU may access the memory forever.
+    /// Other work queued on the memory, such as its stream-ordered allocation, is done before it is
+    /// used here. Nothing else uses a range while a transfer writes to it.
     ///
     /// # Errors
     /// [`Error::NotDeviceMemory`] for host memory, for memory unknown to the driver, for a range
     /// beyond its allocation or on several GPUs, and for a mapping that the GPU may not access. A
-    /// freed address is detected unless it was allocated again, or its pool or the driver has kept
-    /// it. [`Error::NoDevice`] if the GPU is not available.
+    /// freed address is detected unless it was allocated again, or its pool or the driver kept it.
+    /// [`Error::NoDevice`] if the GPU is not available.
     pub unsafe fn borrow_device_memory(&self, address: u64, len: u64) -> Result<Buffer> {
         // SAFETY: the caller's promise.
         unsafe { self.borrow_device_ranges(&[(address, len)]) }
     }
 
-    /// Wraps many ranges of one GPU's memory in one buffer, from the first address to the last,
-    /// including the gaps. Each range is checked as in
-    /// [`borrow_device_memory`](Self::borrow_device_memory). Ranges in the same allocation share
-    /// one driver query, which costs microseconds.
+    /// Wraps many ranges of a GPU's memory in a single buffer, from the first address to the last,
+    /// including the gaps. Ranges are checked as in
+    /// [`borrow_device_memory`](Self::borrow_device_memory). Ranges in the same allocation share a
+    /// driver query, which costs microseconds.
     ///
     /// # Safety
     /// As for [`borrow_device_memory`](Self::borrow_device_memory), for all ranges; and no byte
@@ -60,9 +60,9 @@ impl Engine {
         self.borrow(owner, ranges)
     }
 
-    /// Like [`borrow_device_ranges`](Self::borrow_device_ranges), for a caller that holds a lock
-    /// others wait for, such as an interpreter's: the driver is only queried. `None` if the GPU
-    /// must be opened, or if the memory is refused.
+    /// Like [`borrow_device_ranges`](Self::borrow_device_ranges), for a caller that holds a
+    /// contended lock, such as an interpreter's: the driver is only queried. `None` if the GPU must
+    /// be opened, or if the memory is refused.
     ///
     /// # Safety
     /// As for [`borrow_device_ranges`](Self::borrow_device_ranges).
@@ -101,10 +101,10 @@ impl Engine {
     ///
     /// # Safety
     /// The memory stays mapped, and writable if a call writes to it, until the buffer and all parts
-    /// split from it are dropped, and every transfer that owned one of them has ended and returned
-    /// it. Nothing else uses a range while a transfer writes to it, or changes it while one reads
-    /// it. A call that was given up ([`File::read_while`](crate::File::read_while)) continues until
-    /// its drive or server responds. With length 0 any address is valid.
+    /// split from it are dropped, and every transfer that owned such a part ended and returned it.
+    /// Nothing else uses a range while a transfer writes to it, or changes it while a transfer
+    /// reads it. A call that was given up ([`File::read_while`](crate::File::read_while)) continues
+    /// until its drive or server responds. With length 0 any address is valid.
     #[must_use]
     pub unsafe fn borrow_host_memory(&self, address: u64, len: u64) -> Buffer {
         Buffer::lent(address, len)
@@ -142,7 +142,7 @@ fn refused(address: u64, len: u64, reason: &NotDeviceMemory) -> Error {
     Error::NotDeviceMemory { address, len, reason: reason.to_string() }
 }
 
-/// Minimum and maximum polling interval for a stream; queued work usually takes longer.
+/// Minimum and maximum polling interval for a stream; queued work usually runs longer.
 const NAPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 
 impl Engine {

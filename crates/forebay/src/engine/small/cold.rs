@@ -2,13 +2,13 @@
 //!
 //! Such a read needs no window, no slot and no turn: it is submitted immediately, with O_DIRECT,
 //! into the caller's memory or into a cell of the GPU. The thread that waits for it reaps the
-//! completions from the ring itself, also those of other reads, and hands that role on when it
-//! leaves. So a read that is waited for wakes no other thread. Reads that are not waited for
-//! (callbacks, abandoned calls) are completed by one thread of the engine.
+//! completions from the ring itself, also those of other reads, and hands that role on when its own
+//! read ends. So a read that is waited for wakes no further thread. Reads that are not waited for
+//! (callbacks, abandoned calls) are completed by a thread of the engine.
 //!
 //! The engine ends with its last handle, and a read may need it after its completion. So reads in
-//! flight keep a handle: each transfer has one, the thread has one while it has reads to complete,
-//! and so has every thread that reaps completions.
+//! flight keep a handle: so does every transfer, the thread while it completes reads, and every
+//! thread that reaps completions.
 //!
 //! A read that fails or is short is repeated by the general path, which knows why.
 
@@ -45,21 +45,21 @@ use crate::transfer::{Reaper, Stage, State, Touch, goes_at_once};
 
 /// Bytes of all cells for host memory: 32 of the longest reads.
 const BOUNCE_MAX: u64 = 8 * MIB;
-/// Most reads in flight, which is the room for requests in the ring; further ones use the general
+/// Most reads in flight, which is the ring's capacity for requests; further ones use the general
 /// path. They are at most this part of the requests in flight that the caller allows.
 const READS_MAX: u32 = 256;
 const PART: usize = 4;
-/// Pause after the kernel refused to take requests or to wait for them, for lack of memory.
+/// Pause after the kernel refused to accept requests or to wait for them, for lack of memory.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the kernel may refuse that before the ring is closed.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
-/// User data of requests without a read: one that only wakes the thread with the role, and
+/// User data of requests without a read: an interrupt, which only wakes the reaping thread, and
 /// [`TICK`].
 const INTERRUPT: u64 = u64::MAX;
 const TICKED: u64 = u64::MAX - 1;
 /// How late a wait may end that [`TICK`] bounds.
 const LATE_MAX: Duration = Duration::from_millis(10);
-/// Bounds the waits of many reads. A timer for each of them took 15 µs on a virtual machine.
+/// Bounds the waits of many reads. A timer per wait cost 15 µs on a virtual machine.
 static TICK: Timespec = Timespec::new().nsec(LATE_MAX.subsec_nanos());
 
 /// The small cold reads of an engine.
@@ -107,7 +107,7 @@ pub(crate) struct ColdCall {
 /// The reads in flight. The thread that holds its lock may add requests to the ring.
 #[derive(Debug, Default)]
 struct Reads {
-    /// Each with the number of its request.
+    /// With the numbers of their requests.
     in_flight: Slab<(usize, ColdRead)>,
     /// Number of requests so far.
     added: usize,
@@ -152,8 +152,8 @@ pub(crate) enum ColdTarget {
 }
 
 impl ColdReads {
-    /// A ring; `None` if the kernel or a policy does not allow it, or if the caller has set the
-    /// depth of a drive's queue, which the scheduler keeps.
+    /// A ring; `None` if the kernel or a policy does not allow it, or if the caller set the depth
+    /// of a drive's queue, which the scheduler keeps.
     pub(crate) fn new(
         options: &Options,
         core: &Arc<Core>,
@@ -197,8 +197,8 @@ impl ColdReads {
         Some(reads)
     }
 
-    /// Submits a read into `memory`: immediately, or with others when a thread waits next. Returns
-    /// the read if the ring is full.
+    /// Submits a read into `memory`: immediately, or with later reads when a thread waits next.
+    /// Returns the read if the ring is full.
     ///
     /// # Safety
     /// The read's transfer keeps as many bytes at `memory` until it ends.
@@ -238,16 +238,16 @@ impl ColdReads {
     /// # Safety
     /// The memory and the descriptor stay until it completes.
     unsafe fn add(&self, reads: &mut Reads, entry: squeue::Entry) -> bool {
-        // SAFETY: the lock on `reads` makes this thread the only one that adds requests; the rest
-        // is the caller's promise.
+        // SAFETY: the lock on `reads` makes this thread the only thread that adds requests; the
+        // rest is the caller's promise.
         let is_added = unsafe { self.ring.submission_shared().push(&entry) }.is_ok();
         reads.added += usize::from(is_added);
         self.is_submitted.store(false, SeqCst);
         is_added
     }
 
-    /// Hands nothing to the kernel any more, and repeats the reads that it has not taken. Those
-    /// that it has taken end as always.
+    /// Submits nothing to the kernel any more, and repeats the reads that it did not accept.
+    /// Accepted reads end as always.
     fn close_ring(&self, engine: &EngineHandle, errno: Errno) {
         self.is_refused.store(true, SeqCst);
         while self.submitting.load(SeqCst) > 0 {
@@ -256,7 +256,7 @@ impl ColdReads {
         self.core.note_ring_failure(errno);
         let mut reads = self.reads.lock();
         reads.is_closed = true;
-        // SAFETY: the lock makes this thread the only one that adds requests.
+        // SAFETY: the lock makes this thread the only thread that adds requests.
         let taken = reads.added - unsafe { self.ring.submission_shared() }.len();
         let (taken, again): (Vec<_>, Vec<_>) = mem::take(&mut reads.in_flight)
             .into_iter()
@@ -269,7 +269,7 @@ impl ColdReads {
 
     /// Ends the reads whose completions arrived. Only the thread that took the role calls it.
     fn collect(&self, engine: &EngineHandle) {
-        // SAFETY: one thread at a time has the role.
+        // SAFETY: a single thread reaps at a time.
         while let Some(entry) = unsafe { self.ring.completion_shared() }.next() {
             if entry.user_data() == TICKED {
                 self.ticks.store(false, SeqCst);
@@ -389,7 +389,7 @@ impl ColdReads {
         self.reads.lock().added
     }
 
-    /// Stops reaping completions, and wakes a thread that takes the next ones.
+    /// Stops reaping; wakes the next waiting thread to reap.
     fn leave(&self) {
         self.sleeps.store(false, SeqCst);
         self.is_reaped.store(false, SeqCst);
@@ -426,7 +426,7 @@ impl ColdReads {
         drop(thread);
         match is_started {
             true => self.wakes.notify_all(),
-            // This thread must do it, or the one with the role.
+            // This thread must do it, or the reaping thread.
             false => self.reap(None, &|| self.count.load(SeqCst) == 0),
         }
     }
@@ -487,7 +487,7 @@ impl Reaper for ColdReads {
     fn interrupt(&self) {
         if self.sleeps.swap(false, SeqCst) {
             let entry = opcode::Nop::new().build().user_data(INTERRUPT);
-            // SAFETY: it has no memory. If there is no room for it, completions come soon.
+            // SAFETY: it names no memory. If the ring is full, completions arrive soon.
             unsafe { self.add(&mut self.reads.lock(), entry) };
         }
         self.submit();
@@ -569,7 +569,7 @@ impl Engine {
     ) -> Option<Arc<State>> {
         let (len, file) = (call.span.len, call.file);
         let range = call.range().ok()?;
-        // Resident parts come from memory.
+        // Resident parts are read from memory.
         if !matches!(call.residency(), Residency::Known { resident: 0, .. }) {
             return None;
         }
@@ -586,7 +586,7 @@ impl Engine {
             start: align_down(range.start, alignment.offset),
             end: align_up(range.end, alignment.offset),
         };
-        // A drive fills the last unit of a file, and so more memory than the file has bytes.
+        // A drive fills the last unit of a file, and so more memory than the file's bytes.
         let is_aligned = covered == range && call.span.address.is_multiple_of(alignment.memory);
         let (target, memory) = match &call.span.gpu {
             None if is_aligned && file.has(range.end) => {
@@ -639,7 +639,7 @@ impl Engine {
         }
     }
 
-    /// The state of a small transfer, which takes the buffer.
+    /// The state of a small transfer, which owns the buffer.
     pub(super) fn state_of(
         &self,
         call: &Call<'_>,

@@ -1,6 +1,6 @@
-//! Small blocking transfers on the caller's own thread. A read is one `pread` and one copy, after a
-//! query of the page cache if one of the last reads found bytes missing; a write is one copy and
-//! one `pwrite`. Waking other threads costs more than all of it (measured: 60 µs against 10).
+//! Small blocking transfers on the caller's own thread. A read is a `pread` and a copy, after a
+//! query of the page cache if a recent read found bytes missing; a write is a copy and a `pwrite`.
+//! Waking other threads costs more than all of it (measured: 60 µs against 10).
 //!
 //! Anything unusual falls back to the general path, which finds and reports the error.
 
@@ -32,7 +32,7 @@ use crate::trace::{Span, What};
 use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 
 /// Minimum and maximum number of concurrent small writes per GPU; further ones use the general
-/// path. The number is that of the cores, because each keeps one busy
+/// path. The number is that of the cores, because a write keeps a core busy
 /// (docs/internals.md#many-small-requests; the driver's limit is 170,000 copies per second).
 const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
@@ -58,10 +58,10 @@ pub(in crate::engine) const HERE_MAX: u64 = 64 * KIB;
 /// to wake a thread.
 pub(in crate::engine) const QUEUED_MAX: u64 = MIB;
 
-/// Streams for small transfers of one GPU, whose bytes are in its cells.
+/// Streams for small transfers of a GPU, whose bytes are in its cells.
 pub(in crate::engine) type Lanes = Box<[Mutex<Option<SmallLane>>]>;
 
-/// Lanes without a stream, which the first use of each creates.
+/// Lanes without a stream, which the first use creates.
 pub(in crate::engine) fn lanes() -> Lanes {
     (0..cores().clamp(*LANES.start(), *LANES.end())).map(|_| Mutex::new(None)).collect()
 }
@@ -113,8 +113,8 @@ struct NotOver(DeviceError);
 pub(in crate::engine) type Idle<'a> = (&'a Lanes, &'a Arc<Cells>);
 
 impl SmallLane {
-    /// Runs `step` with a cell of `len` bytes and an unused one of the first `most` lanes; `None`
-    /// if there is none. If a copy may still access the cell, both are leaked.
+    /// Runs `step` with a cell of `len` bytes and an unused lane of the first `most`; `None` if
+    /// there is none. If a copy may still access the cell, both are leaked.
     fn with<T>(
         device: &Arc<dyn Device>,
         (lanes, cells): Idle<'_>,
@@ -139,7 +139,7 @@ impl SmallLane {
 }
 
 impl Engine {
-    /// Does the transfer on this thread, if it is small and has no special options, and reports it
+    /// Does the transfer on this thread, if it is small and without special options, and reports it
     /// to traces and subscribers. `None` if it needs the general path.
     #[inline]
     pub(in crate::engine) fn move_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
@@ -155,9 +155,9 @@ impl Engine {
         done
     }
 
-    /// Starts a small read without special options. If its bytes are in memory, one to the host is
-    /// over when this returns, and for a GPU the bytes are in a cell that the link's copy thread
-    /// sends together with others. If no byte is, it is read from the drive on a ring of its own.
+    /// Starts a small read without special options. If its bytes are in memory, a read to the host
+    /// is over when this returns, and for a GPU the bytes are in a cell that the link's copy thread
+    /// copies in a group. If no byte is, it is read from the drive on the ring of cold reads.
     /// `None` if it needs the general path, which then gets the buffer.
     pub(in crate::engine) fn start_small(
         &self,
@@ -167,7 +167,7 @@ impl Engine {
     ) -> Option<Arc<State>> {
         let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let is_plain = call.direction == Direction::Read && call.options.route.is_none();
-        // Facts may have to come from a server, and the caller must not wait for it.
+        // Facts may have to be queried from a server, and the caller must not wait for it.
         if !fits || !is_plain || call.file.opens_slowly() || self.inner.core.failure().is_some() {
             return None;
         }
@@ -191,7 +191,7 @@ impl Engine {
             Setup::Refused => (self.ready_cells(device)?, None),
         };
         let cell = cells.take(range.len(), room)?;
-        // SAFETY: the cell has as many bytes, and nothing else uses it.
+        // SAFETY: the cell is that long, and nothing else uses it.
         if !unsafe { read_all(call, range, cell.pointer()) } {
             cells.give(cell);
             return None;
@@ -262,7 +262,7 @@ impl Engine {
                 let memory = (len, &**self.inner.tools.arena.room());
                 let most = READ_LANES[usize::from(len >= LONG)];
                 let done = SmallLane::with(device, idle, most, memory, |lane, cell| {
-                    // SAFETY: the cell has as many bytes, and nothing else uses it.
+                    // SAFETY: the cell is that long, and nothing else uses it.
                     if !unsafe { read_all(call, range, cell.pointer()) } {
                         return Ok(None);
                     }
@@ -321,7 +321,7 @@ impl Engine {
                     let Some(_write) = SmallWrite::begin(&self.inner.core, file) else {
                         return Ok(None);
                     };
-                    // SAFETY: the cell has as many bytes, and nothing else uses it.
+                    // SAFETY: the cell is that long, and nothing else uses it.
                     let all = unsafe { write_all(call, range, cell.pointer()) };
                     Ok(all.then_some(copied))
                 })?;
