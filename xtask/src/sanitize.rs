@@ -119,12 +119,12 @@ const THREAD: [Part; 2] = [
 const MIRI: [Part; 1] = [Part {
     targets: &["--lib"],
     tests: &[
-        "clock::", "gpu::cuda::handles::", "lock::tests::a_panic_under_a_lock_leaves_it_open",
-        "plan::", "queue::closers::", "queue::gate::",
+        "clock::", "cuda::handles::", "lock::tests::a_panic_under_a_lock_leaves_it_open",
+        "plan::", "queue::closers::", "transfer::gate::",
         "queue::kernel_threads::tests::rings_never_have_more_than_there_are",
-        "queue::scheduler::link::", "queue::scheduler::turns::", "queue::window::",
+        "queue::scheduler::link::", "queue::scheduler::round_robin::", "queue::window::",
         "statistics::", "order::", "schedule::", "slices::", "ties::", "together::",
-        "tune::depth::tests::small_requests_teach_nothing", "units::",
+        "tune::tests::small_requests_teach_nothing", "units::",
     ],
     left_out: &[],
 }];

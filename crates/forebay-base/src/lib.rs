@@ -3,6 +3,7 @@
 //! - [`units`]: byte ranges, sizes, rates and durations, read and shown
 //! - [`clock`]: time that tests can set
 //! - [`counts`]: the growth of counters
+//! - [`forks`]: descriptors that forked children close
 //! - [`lock`]: locks that ignore poisoning
 //! - [`per_process`]: statics that a forked child makes anew
 //! - [`process`]: detects forked children
@@ -12,6 +13,7 @@
 
 pub mod clock;
 pub mod counts;
+pub mod forks;
 pub mod lock;
 pub mod per_process;
 pub mod process;

@@ -56,6 +56,10 @@ impl CuFileProvider {
 }
 
 impl DirectProvider for CuFileProvider {
+    fn name(&self) -> &'static str {
+        "cuFile"
+    }
+
     fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
             DeviceKind::Sim => device.simulated_cufile().is_some(),

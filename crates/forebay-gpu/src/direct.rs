@@ -14,6 +14,9 @@ use crate::{Device, DeviceId};
 
 /// A library or driver that serves the direct route.
 pub trait DirectProvider: Debug + Send + Sync {
+    /// Its name, for messages.
+    fn name(&self) -> &'static str;
+
     /// True if a GPU may have a direct path, as far as is known without a probe.
     fn may_serve(&self, device: &dyn Device) -> bool;
 

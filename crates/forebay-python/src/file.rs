@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use forebay::{OpenOptions, RequestOptions, SyncMode};
+use forebay::{OpenOptions, Priority, RequestOptions, SyncMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList};

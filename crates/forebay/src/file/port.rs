@@ -97,7 +97,8 @@ impl Handle {
             let port = self.direct_file().and_then(|file| provider.open(file, device));
             if let Err(no) = &port {
                 let (path, gpu, why) = (self.path().display(), device.id(), &no.why);
-                events::note(&format!("`{path}` has no direct path to {gpu}: {why}"));
+                let by = provider.name();
+                events::note(&format!("`{path}` has no direct path to {gpu} by {by}: {why}"));
             }
             port
         })

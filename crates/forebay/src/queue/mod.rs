@@ -9,7 +9,6 @@ mod bounce;
 mod closers;
 mod core;
 mod failure;
-pub(crate) mod forks;
 mod kernel_threads;
 mod op;
 mod parking;

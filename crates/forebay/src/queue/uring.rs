@@ -16,6 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_base::forks;
 use forebay_base::units::MIB;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,7 +25,6 @@ use slab::Slab;
 
 use super::Ring;
 use super::bounce::Bounce;
-use super::forks;
 use super::kernel_threads::{KernelThreads, RingThreads};
 use super::op::{Completion, Op, OpKind, Owner, WindowKey, now_ns};
 use super::parking::Waker;

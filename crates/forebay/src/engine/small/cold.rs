@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use forebay_base::forks;
 use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_base::process::ProcessLocal;
 use forebay_base::units::{ByteRange, MIB, align_down, align_up};
@@ -38,7 +39,7 @@ use crate::file::{Handle, Residency};
 use crate::memory::{Buffer, Span};
 use crate::options::{Options, RingChoice};
 use crate::plan::{Access, Direction, Reason, Route};
-use crate::queue::{Core, Outside, forks, now_ns, try_out};
+use crate::queue::{Core, Outside, now_ns, try_out};
 use crate::staging::{Cell, Cells, SmallRead};
 use crate::trace::{Span as TraceSpan, What};
 use crate::transfer::{Reaper, Stage, State, Touch, goes_at_once};

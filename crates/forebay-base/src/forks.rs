@@ -1,4 +1,4 @@
-//! Handling of forks in a process with rings: the child closes its copies of their descriptors.
+//! Forks in a process with rings of io_uring: the child closes its copies of their descriptors.
 //!
 //! The kernel ends a ring when its last descriptor is closed. A child that keeps running, like the
 //! workers of a data loader, would keep its parent's rings open. A ring that failed would then wait
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::Once;
 
-use forebay_base::lock::{Lock, MutexGuard};
+use crate::lock::{Lock, MutexGuard};
 
 type Descriptors = MutexGuard<'static, Vec<RawFd>>;
 
@@ -28,7 +28,7 @@ thread_local! {
 ///
 /// # Errors
 /// Errors of `open`.
-pub(crate) fn open<T, E>(
+pub fn open<T, E>(
     open: impl FnOnce() -> Result<T, E>,
     descriptor: impl FnOnce(&T) -> RawFd,
 ) -> Result<T, E> {
@@ -44,7 +44,7 @@ pub(crate) fn open<T, E>(
 }
 
 /// Closes a ring's descriptor with `close`, and removes it from the list.
-pub(crate) fn close(descriptor: RawFd, close: impl FnOnce()) {
+pub fn close(descriptor: RawFd, close: impl FnOnce()) {
     let mut all = OPEN.lock();
     all.retain(|&open| open != descriptor);
     close();
