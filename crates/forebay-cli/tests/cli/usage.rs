@@ -182,7 +182,7 @@ fn a_size_that_is_not_true_is_an_error() {
     }
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("empty"), "").unwrap();
-    let output = forebay(folder.path(), &["read", "empty", "--gpu", "none"]);
+    let output = forebay(folder.path(), ["read", "empty", "--gpu", "none"]);
     assert!(output.status.success(), "{output:?}");
     assert!(String::from_utf8(output.stdout).unwrap().contains("moved    0 bytes"));
 }
@@ -228,7 +228,7 @@ fn a_name_does_nothing_to_the_terminal() {
     assert!(text.starts_with("error: cannot open `a\\u{1b}[2J\\nb`\n"), "{text}");
     fs::write(folder.path().join(name), "0").unwrap();
     for arguments in [&["read", name][..], &["bench", name, "--time=100ms", "--repeats=1"]] {
-        let output = forebay(folder.path(), &[arguments, &["--gpu", "none"]].concat());
+        let output = forebay(folder.path(), [arguments, &["--gpu", "none"]].concat());
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("a\\u{1b}[2J\\nb") && !text.contains('\u{1b}'), "{text}");
         assert_eq!(text.contains("moved    1 byte\n"), arguments[0] == "read", "{text}");
@@ -289,7 +289,7 @@ fn a_gpu_that_is_missing_is_named() {
 fn no_room_on_the_gpu_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), vec![1; 3 << 20]).unwrap();
-    let output = forebay(folder.path(), &["read", "file", "--gpu", "sim:memory=1M"]);
+    let output = forebay(folder.path(), ["read", "file", "--gpu", "sim:memory=1M"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("cannot allocate 3 MiB on sim:0"), "{text}");
@@ -297,7 +297,7 @@ fn no_room_on_the_gpu_is_an_error() {
     for size in [&[][..], &["--size", "3M"]] {
         let words =
             ["bench", "file", "--gpu", "sim:memory=1M", "--time=100ms", "--repeats=1", "-v"];
-        let output = forebay(folder.path(), &[&words[..], size].concat());
+        let output = forebay(folder.path(), [&words[..], size].concat());
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{text}");
         let pieces = "a file of 3 MiB is moved in pieces of 256 KiB";

@@ -51,12 +51,12 @@ fn quiet_verbs_print_the_result_alone_and_verbose_ones_more() {
     let long = good(folder.path(), &["read", "file", "--gpu", "sim", "-v"]);
     assert!(sum.len() == 17 && long.contains(&format!("xxh3-64  {sum}")), "{sum} {long}");
     assert!(long.contains("\nstage    copy "), "{long}");
-    let answer = forebay(folder.path(), &["doctor", "file", "-q"]);
+    let answer = forebay(folder.path(), ["doctor", "file", "-q"]);
     let text = String::from_utf8(answer.stdout).unwrap();
     assert!(text.starts_with("GPUDirect: ") && text.ends_with('\n'), "{text}");
     assert!(!text.contains("forebay doctor -v"), "{text}");
     let bench = ["bench", "file", "--gpu", "none", "--format", "html", "-q"];
-    let output = forebay(folder.path(), &[&bench[..], &SHORT].concat());
+    let output = forebay(folder.path(), [&bench[..], &SHORT].concat());
     assert!(output.stdout.starts_with(b"<!DOCTYPE html>") && output.stderr.is_empty());
 }
 
@@ -85,11 +85,11 @@ fn read_copies_to_a_new_file_only() {
         let name = format!("new-{gpu}");
         good(folder.path(), &["read", "file", "--gpu", gpu, "--offset", "1", "--output", &name]);
         assert_eq!(fs::read(folder.path().join(&name)).unwrap(), bytes(100_001)[1..]);
-        let output = forebay(folder.path(), &["read", "file", "--gpu", gpu, "--output", "file"]);
+        let output = forebay(folder.path(), ["read", "file", "--gpu", gpu, "--output", "file"]);
         assert_eq!(output.status.code(), Some(1));
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains("cannot create `file`"), "{text}");
-        let output = forebay(folder.path(), &["read", "file", "--gpu", gpu, "--output", "-"]);
+        let output = forebay(folder.path(), ["read", "file", "--gpu", gpu, "--output", "-"]);
         assert_eq!(output.stdout, bytes(100_001));
         assert!(String::from_utf8(output.stderr).unwrap().contains("moved    100001 bytes"));
     }
@@ -128,7 +128,7 @@ fn a_trace_shows_readers_slots_and_copies() {
     let folder = folder_with(LEN);
     for (route, name) in [("cached", "one.json"), ("staged", "two.json")] {
         let arguments = ["read", "file", "--gpu", "sim", "--route", route, "--trace", name];
-        let output = forebay(folder.path(), &arguments);
+        let output = forebay(folder.path(), arguments);
         if route == "staged" && String::from_utf8_lossy(&output.stderr).contains("O_DIRECT") {
             // A trace of what failed is one as well.
             assert!(!events(folder.path(), name).is_empty());
@@ -158,7 +158,7 @@ fn a_trace_shows_readers_slots_and_copies() {
         assert!(arrows("s") > 0 && arrows("s") == arrows("f"));
     }
     // It is new, or nothing happens.
-    let output = forebay(folder.path(), &["read", "file", "--gpu", "none", "--trace", "file"]);
+    let output = forebay(folder.path(), ["read", "file", "--gpu", "none", "--trace", "file"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot create `file`"));
     assert_eq!(fs::metadata(folder.path().join("file")).unwrap().len(), LEN as u64);
@@ -206,7 +206,7 @@ fn the_route_direct_is_simulated_on_request() {
     const LEN: usize = 3_000_001;
     let folder = folder_with(LEN);
     let read = ["read", "file", "--gpu", "sim:cufile", "--route", "direct", "--format=json"];
-    let output = forebay(folder.path(), &read);
+    let output = forebay(folder.path(), read);
     if String::from_utf8_lossy(&output.stderr).contains("O_DIRECT") {
         return println!("skipped: the route direct: this folder has no O_DIRECT");
     }
@@ -241,7 +241,7 @@ fn a_read_says_why_it_was_not_direct() {
 fn a_failed_read_leaves_no_output() {
     let folder = folder_with(1000);
     let arguments = ["read", "file", "--route", "direct", "--gpu", "sim", "--output", "new"];
-    assert_eq!(forebay(folder.path(), &arguments).status.code(), Some(1));
+    assert_eq!(forebay(folder.path(), arguments).status.code(), Some(1));
     assert_eq!(names(folder.path()), ["file"]);
 }
 
@@ -273,7 +273,7 @@ fn no_verb_changes_a_file() {
 const SHORT: [&str; 4] = ["--time", "100ms", "--repeats", "2"];
 
 fn bench(folder: &Path, arguments: &[&str]) -> (Output, Vec<Record>) {
-    let output = forebay(folder, &[&["bench", "--format", "json"], arguments, &SHORT].concat());
+    let output = forebay(folder, [&["bench", "--format", "json"], arguments, &SHORT].concat());
     let all = records(&output);
     (output, all)
 }
@@ -344,7 +344,7 @@ fn a_table_is_for_people_and_goes_to_stdout() {
     let folder = folder_with(1_000_000);
     // Samples that are long enough to be shown.
     let words = ["bench", "file", "--gpu", "none", "--repeats", "3"];
-    let output = forebay(folder.path(), &words);
+    let output = forebay(folder.path(), words);
     let (table, talk) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(table.starts_with("forebay bench · file ("), "{table}");
@@ -371,7 +371,7 @@ fn a_table_is_for_people_and_goes_to_stdout() {
     assert!(talk.lines().all(is_known), "{talk}");
     assert!(!table.contains('\u{1b}') && !talk.contains('\u{1b}'));
     let quiet = ["bench", "file", "--gpu", "none", "--time", "100ms", "--quiet"];
-    let quiet = forebay(folder.path(), &quiet);
+    let quiet = forebay(folder.path(), quiet);
     assert!(quiet.stderr.is_empty() && !quiet.stdout.is_empty(), "{quiet:?}");
 }
 
@@ -400,7 +400,7 @@ fn files_in_memory_are_never_called_cold() {
     }
     assert!(output.status.success(), "{output:?}");
     assert!(samples(&all).iter().all(|sample| sample.point.cache == Some(Cache::Warm)));
-    let output = forebay(folder.path(), &["bench", "file", "--cache", "cold", "--gpu", "none"]);
+    let output = forebay(folder.path(), ["bench", "file", "--cache", "cold", "--gpu", "none"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"

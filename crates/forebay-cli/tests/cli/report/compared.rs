@@ -141,7 +141,7 @@ fn a_second_path_is_compared_in_turn() {
             "-o",
             "results.jsonl",
         ];
-        run(folder.path(), &[&usual[..], more].concat())
+        run(folder.path(), [&usual[..], more].concat())
     };
     let output = bench(&[]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -174,6 +174,6 @@ fn a_second_path_is_compared_in_turn() {
         found.split("more columns: ").next().unwrap().to_owned()
     };
     assert_eq!(compared(&again), compared(&text));
-    let output = run(folder.path(), &["bench", "near", "--vs", "./near"]);
+    let output = run(folder.path(), ["bench", "near", "--vs", "./near"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

@@ -17,7 +17,7 @@ use made::Sweep;
 
 /// The output of `forebay report`.
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
-    run(folder, &[&["report"], arguments].concat())
+    run(folder, [&["report"], arguments].concat())
 }
 
 /// A folder with a results file of this name and text.
