@@ -1,10 +1,10 @@
-//! gdsio's options, and the request they describe. On a command line each `-D` or `-f` begins a
+//! gdsio's options, and the request they describe. On a command line every `-D` or `-f` begins a
 //! job, and `-d`, `-n` and `-w` after it belong to that job.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_duration;
 use forebay_measure::failure::{Failure, Result};
@@ -23,9 +23,8 @@ const SECONDS_MAX: u64 = 7 * 24 * 3600;
 pub(super) const JOBS_MAX: usize = 64;
 
 /// Options that a job file sets itself.
-const NOT_WITH_JOBS: &str = "file folder device node memory threads size start sizes nvlink \
-                             unregistered verify transfer batch io seconds unaligned random_data \
-                             refill alignment mixed rdma";
+const NOT_WITH_JOBS: &str = "file folder device node memory threads size start sizes ignored verify \
+                             transfer batch io seconds unaligned alignment mixed rdma";
 
 /// Arguments of `forebay gdsio`.
 #[derive(Debug, Clone, Args)]
@@ -66,13 +65,9 @@ pub struct GdsioArgs {
     #[arg(short = 'i', value_name = "SIZE", default_value = "1M", value_parser = Sizes::parse)]
     pub(crate) sizes: Sizes,
 
-    /// Use NVLink; without effect: the driver picks the path between GPUs
-    #[arg(short = 'p', hide = true)]
-    pub nvlink: bool,
-
-    /// Do not register GPU memory; without effect: the engine decides
-    #[arg(short = 'b', hide = true)]
-    pub unregistered: bool,
+    /// Without effect: NVLink, unregistered memory, random data, and refilled memory
+    #[arg(short = 'p', short_aliases = ['b', 'R', 'F'], action = ArgAction::Count, hide = true)]
+    pub ignored: u8,
 
     /// Verify the bytes that were moved; written bytes are read back
     #[arg(short = 'V')]
@@ -106,14 +101,6 @@ pub struct GdsioArgs {
     /// Shift random offsets by 512 bytes, so that they are unaligned
     #[arg(short = 'U')]
     pub unaligned: bool,
-
-    /// Fill memory with random bytes; without effect: it always has them
-    #[arg(short = 'R', hide = true)]
-    pub random_data: bool,
-
-    /// Refill memory before each write; without effect
-    #[arg(short = 'F', hide = true)]
-    pub refill: bool,
 
     /// Alignment of random offsets; it must divide `-i`
     #[arg(short = 'a', value_name = "SIZE", value_parser = words::positive_size)]
@@ -207,7 +194,7 @@ struct JobFlags {
 const NUMBERS: [(&str, &str, &str); 3] =
     [("device", "`-d`", "GPU 0"), ("node", "`-n`", "any node"), ("threads", "`-w`", "one thread")];
 
-/// The options of one job, or of all.
+/// The options of a job, or of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Own {
     at: Option<Where>,
@@ -312,7 +299,7 @@ fn check_number(index: usize, of_all: &Own, jobs: &[Own]) -> Result<Option<Strin
                 .because("each job has its own")
                 .hint("remove it"))
         }
-        // Each job's own option could precede it.
+        // Every job's own option could precede it.
         (true, false) if !others.is_empty() && others.iter().all(has) => {
             Err(Failure::usage(format!("{name} is ambiguous"))
                 .because("it precedes each job, and follows all but the last")
@@ -349,7 +336,7 @@ pub(crate) struct Job {
 pub(crate) struct Request {
     pub(crate) transfer: Transfer,
     pub(crate) io: Io,
-    /// Bytes for each thread.
+    /// Bytes per thread.
     pub(crate) size: u64,
     pub(crate) time: Option<Duration>,
     pub(crate) verify: bool,
@@ -376,7 +363,7 @@ impl Request {
     /// The request of the options, without a job file.
     ///
     /// # Errors
-    /// They contradict each other.
+    /// They are contradictory.
     pub(crate) fn of_options(args: &GdsioArgs) -> Result<Self> {
         let (jobs, notes) = args.jobs_of_words()?;
         if jobs.is_empty() {
@@ -388,7 +375,7 @@ impl Request {
     /// The request of `jobs` with the options of all, and notes for the user.
     ///
     /// # Errors
-    /// They contradict each other.
+    /// They are contradictory.
     pub(super) fn of_jobs(
         args: &GdsioArgs,
         jobs: Vec<Job>,
@@ -405,7 +392,7 @@ impl Request {
         let request = Self {
             transfer: args.transfer,
             io: match read_percent {
-                // The line shows the actual operation if the mix has only one.
+                // The line shows the actual operation of a mix with a single operation.
                 100 => Io { writes: false, ..args.io },
                 0 => Io { writes: true, ..args.io },
                 _ => args.io,
@@ -430,7 +417,7 @@ impl Request {
     /// Refuses impossible requests.
     ///
     /// # Errors
-    /// The text names the options that contradict each other.
+    /// The text names the contradictory options.
     fn check(&self, alignment: Option<u64>) -> Result<()> {
         for job in &self.jobs {
             let (size, most) = (self.size, job.sizes.max);
