@@ -222,7 +222,7 @@ const fn stages_of(seen: &Statistics) -> [(&'static str, &Histogram); 4] {
     ]
 }
 
-/// A line for each stage that ran.
+/// A line per stage that ran.
 fn stages(engine: &Engine) -> String {
     let seen = engine.statistics();
     let ran = stages_of(&seen).into_iter().filter(|(_, times)| times.count() > 0);

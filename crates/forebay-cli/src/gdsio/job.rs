@@ -1,4 +1,4 @@
-//! gdsio's job files: a section `[global]` for the options that all jobs share, then one for each
+//! gdsio's job files: a section `[global]` for the options that all jobs share, then a section per
 //! job.
 
 use std::error::Error as _;
@@ -54,7 +54,7 @@ fn wrong(line: usize, what: impl Into<String>, hint: impl Into<String>) -> Failu
     Failure::usage(place + &what.into()).hint(hint)
 }
 
-/// The keys of `[global]` with their options; `name` has none.
+/// The keys of `[global]` with their options; `name` is ignored.
 const OF_ALL: &str = "name= xfer_type=-x rw=-I bs=-i size=-s runtime=-T do_verify=-V \
                       enable_nvlinks=-p skip_bufregister=-b random_seed=-k fill_random=-R \
                       refill_buffer=-F unaligned_random=-U";
@@ -146,7 +146,7 @@ fn unknown(line: usize, key: &str, in_job: bool) -> Failure {
     wrong(line, format!("unknown key `{key}`"), hint)
 }
 
-/// The word of a command line for an option with this value, if it has an effect.
+/// The word of a command line for an option with this value; `None` without an effect.
 fn option(flag: &str, value: &str) -> std::result::Result<Option<String>, String> {
     let is_switch = SWITCHES.contains(&flag);
     let word = match value {
@@ -172,8 +172,8 @@ fn parsed<'a>(words: impl IntoIterator<Item = &'a String>) -> clap::error::Resul
     GdsioArgs::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
-/// The request of a file: the options of `[global]`, the defaults of jobs, and the jobs. Each job
-/// is a command line. Some `args` of the command line count as well.
+/// The request of a file: the options of `[global]`, the defaults of jobs, and the jobs. A job is a
+/// command line. Some `args` of the command line count as well.
 fn request(
     global: &[Word],
     defaults: &[Word],

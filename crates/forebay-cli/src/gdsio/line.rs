@@ -18,7 +18,7 @@ pub(crate) struct ResultLine {
     pub(crate) depth: Option<u32>,
     /// Bytes that were moved.
     pub(crate) done: u64,
-    /// Bytes of one pass over everything.
+    /// Bytes of a pass over everything.
     pub(crate) whole: u64,
     pub(crate) sizes: Sizes,
     pub(crate) requests: u64,

@@ -1,7 +1,7 @@
 //! `forebay gdsio`: gdsio's command line, job files and result line.
 //!
 //! [`options`] and `job` parse the request, in gdsio's own `words`. `place` finds and makes files.
-//! `run` runs the jobs by [`forebay_measure::workload`], each kept on its `node`. `proved` reports
+//! `run` runs the jobs by [`forebay_measure::workload`], bound to their `node`. `proved` reports
 //! the proven route of their bytes, and `line` prints what scripts read.
 
 mod job;
@@ -79,7 +79,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
 /// Runs all tasks, and shows their lines.
 fn measure(engine: &Engine, request: &Request, tasks: &[Task<'_>]) -> Result<()> {
     let reads_back = request.verify && request.io.writes;
-    let again = reads_back.then(|| (Io { writes: false, ..request.io }, true));
+    let again = reads_back.then_some((Io { writes: false, ..request.io }, true));
     // The run ends and is judged even if stdout is closed.
     let (mut shown, mut right) = (Ok(()), None);
     for (io, is_second) in std::iter::once((request.io, false)).chain(again) {
@@ -124,7 +124,7 @@ fn lines(request: &Request, io: Io, done: &[run::Done]) -> Result<()> {
     show(&run::line(request, &jobs, io, &at_once(done)).to_string())
 }
 
-/// The GPU of each job; `None` for host memory.
+/// The GPUs of the jobs; `None` for host memory.
 fn devices(
     engine: &Engine,
     args: &GdsioArgs,
@@ -150,7 +150,7 @@ fn devices(
     Ok(all(None))
 }
 
-/// Requires the direct route of the tasks that should take it, if it is available.
+/// Requires the direct route of the tasks that request it, if it is available.
 ///
 /// # Errors
 /// It is not, and the user insists on it.

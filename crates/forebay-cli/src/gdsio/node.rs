@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub(super) struct Kept(Option<CpuSet>);
 
 impl Kept {
-    /// Binds to `node`; does nothing without one, or if the kernel has no nodes.
+    /// Binds to `node`; does nothing without a node, or if the kernel reports none.
     ///
     /// # Errors
     /// There is no such node, or this process may not use its processors.

@@ -39,9 +39,9 @@ const MARK: (&str, &[u8]) = ("user.forebay", b"gdsio");
 /// The files of a job.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// For each thread its part of a file.
+    /// The parts of files, by thread.
     pub(super) lanes: Vec<Lane>,
-    /// Descriptors that the paths of the lanes go through.
+    /// Descriptors to which the paths of the lanes refer.
     held: Vec<Arc<File>>,
     /// Files that are removed with this value.
     made: Vec<New>,
@@ -179,7 +179,7 @@ impl Files {
     }
 }
 
-/// Checks the room for the bytes of `missing`; returns the folder of the first file.
+/// Checks the free space for the bytes of `missing`; returns the folder of the first file.
 fn check_room<'a>(missing: impl Iterator<Item = &'a Need> + Clone) -> Result<Option<PathBuf>> {
     let Some(first) = missing.clone().next() else { return Ok(None) };
     let folder = folder_of(&first.path).to_owned();
@@ -192,7 +192,7 @@ fn smaller(failure: Failure) -> Failure {
     failure.room_hint("give a smaller `-s`, or a folder with more free space")
 }
 
-/// Writes the bytes of `need`, and no others: an existing file may be longer.
+/// Writes only the bytes of `need`: an existing file may be longer.
 fn fill(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     let path = need.at();
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;
@@ -202,7 +202,7 @@ fn fill(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file must be made before it can be read, or our own one completed; opens the file if
+/// Whether a file must be made before it can be read, or our own file completed; opens the file if
 /// it exists.
 fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
     let Need { path, from, to, .. } = &*need;
@@ -228,8 +228,8 @@ fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
     Ok(is_incomplete)
 }
 
-/// Whether the threads of a job share the same bytes of its one file. Readers do if the file has no
-/// more; writers never.
+/// Whether the threads of a job share the same bytes of its single file. Readers do if the file is
+/// too short; writers never.
 fn shares(request: &Request, job: &Job, path: &Path, threads: u64) -> bool {
     if request.writes() || threads == 1 {
         return false;
@@ -273,7 +273,7 @@ fn opened(path: &Path, args: &GdsioArgs) -> Result<(Arc<File>, PathBuf)> {
     opened.map_err(|failure| Failure { usage: false, ..failure })
 }
 
-/// Opens a file that may be written to; leaves `need` without one if it does not exist.
+/// Opens a file that may be written to, if it exists.
 fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<()> {
     let path = &need.path;
     if !exists(path)? {
@@ -295,7 +295,7 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
                 .because(format!("it has {has}"))
                 .hint("give a smaller `-s` or `-o`, or fewer threads"));
         }
-        // It is claimed no longer: another job may write to another part of it.
+        // The claim ends: a second job may write to a different part of it.
         file = open(&at).map_err(inspect)?.into();
     }
     need.file = Some(file);
@@ -334,7 +334,7 @@ pub(super) fn check_apart(all: &[Files]) -> Result<()> {
             parts.push((number(path)?, region.start, region.start + region.len, job, path));
         }
     }
-    // Parts of one job never overlap, so two that do are neighbours.
+    // Parts of the same job never overlap, so two that do are neighbours.
     parts.sort_unstable();
     for pair in parts.windows(2) {
         let ((one, _, end, job, path), (other, start, _, other_job, other_path)) =

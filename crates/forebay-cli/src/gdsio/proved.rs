@@ -15,14 +15,14 @@ use forebay_measure::workload::Lane;
 use forebay_measure::workload::measure::{files_of, proofs_of};
 use forebay_measure::workload::run::{OfTarget, Ran};
 
-/// Most files whose cached pages are queried, each of which stays open during the run.
+/// Most files whose cached pages are queried, and which stay open during the run.
 const FILES_MAX: usize = 64;
 
 /// The counters around the runs of jobs.
 pub(super) struct Watched {
     provers: Vec<Arc<Prover>>,
     sources: Sources,
-    /// For each job the number of its GPU.
+    /// The number of the GPU, by job.
     gpus: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Watched {
         self.sources.begin()
     }
 
-    /// The proofs of each job's bytes in a span, by job number.
+    /// The proofs of the jobs' bytes in a span, by job number.
     pub(super) fn proofs<'a>(
         &self,
         seen: &[Evidence],

@@ -27,6 +27,7 @@ use super::node::Kept;
 use super::options::{Job, Request};
 use super::proved::Watched;
 use super::words::{Io, Sizes, Transfer};
+use crate::report::model::grouped;
 
 /// A job with its parameters.
 pub(super) struct Task<'a> {
@@ -37,11 +38,11 @@ pub(super) struct Task<'a> {
     plain: Transfer,
     /// The GPU that is the target.
     pub(super) device: Option<Arc<dyn Device>>,
-    /// One for each thread; empty before the files exist.
+    /// By thread; empty before the files exist.
     pub(super) lanes: Vec<Lane>,
 }
 
-/// The result of one job.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Done {
     pub(super) bytes: u64,
@@ -70,24 +71,24 @@ impl<'a> Task<'a> {
                 Some(places) => places,
                 None => 1,
             },
-            // Many requests in one call would go through host memory.
+            // A call with many requests would use host memory.
             Method::Forebay(Some(Route::Direct)) => self.requests(),
             Method::Forebay(_) if self.request.transfer.is_batch() => self.job.threads,
             _ => 1,
         }
     }
 
-    /// Requests of one call.
+    /// Requests of a call.
     fn batch(&self) -> u32 {
         if matches!(self.method, Method::Forebay(None)) { self.request.batch } else { 1 }
     }
 
-    /// Requests that a thread has in flight.
+    /// Requests in flight per thread.
     const fn requests(&self) -> u32 {
         if self.request.transfer.is_batch() { self.job.threads * self.request.batch } else { 1 }
     }
 
-    /// A load for each size of request. Reading back is one pass, whatever the run was.
+    /// A load per block size. Reading back is a single pass, whatever the run was.
     fn loads(&self, io: Io, reads_back: bool) -> Vec<Load> {
         let (request, sizes) = (self.request, self.job.sizes.all());
         let parts = u32::try_from(sizes.len()).expect("a few hundred");
@@ -137,7 +138,7 @@ impl<'a> Task<'a> {
 
     /// The parts of files that a trial writes to, and their scratch. A device, and `lanes` that the
     /// job overwrites, are tried themselves. Other jobs, such as random and timed ones, are tried
-    /// in scratch next to their files. Without room for scratch their writes are not tried.
+    /// in scratch next to their files. Without space for scratch their writes are not tried.
     fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Vec<New>) {
         let Request { read_percent, time, io, .. } = *self.request;
         if read_percent == 100 {
@@ -253,7 +254,7 @@ pub(super) fn check_memory(tasks: &[Task<'_>]) -> Result<()> {
     check_requests(bytes, "lower `-i`, `-w` or `-B`")
 }
 
-/// Runs all of `tasks` at once; returns their results, and the proof of bytes that should be
+/// Runs all `tasks` concurrently; returns their results, and the proof of bytes that should be
 /// direct.
 ///
 /// # Errors
@@ -292,7 +293,7 @@ pub(super) fn run_all(
             let ran = ended.iter().map(|(index, _, ran, _)| (*index, ran));
             proofs.extend(watched.proofs(&span.end_each(), ran));
         }
-        // Comparing takes time of drives and processors from jobs still running.
+        // Comparing would slow the drives and processors of jobs still running.
         for (index, load, ran, ready) in ended {
             let right = tasks[index].right(engine, load, ready)?;
             done[index].push(tasks[index].done(&ran, right));
@@ -301,7 +302,7 @@ pub(super) fn run_all(
     Ok((done.iter().map(|sizes| one_after_another(sizes)).collect(), proofs))
 }
 
-/// The results of all `works`, each on its own thread, when all have ended.
+/// The results of all `works`, run on separate threads, when all have ended.
 fn all_at_once<T: Send>(works: Vec<impl FnOnce() -> Result<T> + Send>) -> Result<Vec<T>> {
     thread::scope(|scope| {
         let threads = works.into_iter().map(|work| {
@@ -318,7 +319,7 @@ fn all_at_once<T: Send>(works: Vec<impl FnOnce() -> Result<T> + Send>) -> Result
     })
 }
 
-/// The combined result of loads that ran one after the other.
+/// The combined result of loads that ran in sequence.
 fn one_after_another(all: &[Done]) -> Done {
     together(all, all.iter().map(|done| done.time).sum())
 }
@@ -330,19 +331,13 @@ pub(super) fn at_once(all: &[Done]) -> Done {
 
 fn together(all: &[Done], time: Duration) -> Done {
     let right = all.iter().filter_map(|done| done.right).reduce(|one, other| one && other);
-    let mut types: Vec<(Transfer, u64)> = Vec::new();
-    for (kind, bytes) in all.iter().flat_map(|done| &done.types) {
-        match types.iter_mut().find(|(other, _)| other == kind) {
-            Some((_, sum)) => *sum += bytes,
-            None => types.push((*kind, *bytes)),
-        }
-    }
+    let types = grouped(all.iter().flat_map(|done| done.types.iter().copied()));
     Done {
         bytes: all.iter().map(|done| done.bytes).sum(),
         requests: all.iter().map(|done| done.requests).sum(),
         time,
         waited: all.iter().map(|done| done.waited).sum(),
-        types,
+        types: types.into_iter().map(|(kind, bytes)| (kind, bytes.iter().sum())).collect(),
         right,
     }
 }
@@ -351,7 +346,7 @@ fn together(all: &[Done], time: Duration) -> Done {
 pub(super) fn line(request: &Request, jobs: &[&Job], io: Io, done: &Done) -> ResultLine {
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let is_batch = request.transfer.is_batch();
-    // One job without the direct route is enough for the line not to report it.
+    // A single job without the direct route is enough for the line not to report it.
     let most = done.types.iter().max_by_key(|(kind, bytes)| (!kind.is_direct(), *bytes));
     let sizes = jobs.iter().map(|job| job.sizes);
     let sizes = sizes.reduce(|one, other| Sizes {
@@ -373,7 +368,7 @@ pub(super) fn line(request: &Request, jobs: &[&Job], io: Io, done: &Done) -> Res
     }
 }
 
-/// The plain method of a type that goes through the host, and its type without a GPU.
+/// The plain method of a type that uses host memory, and its type without a GPU.
 fn plain_method(transfer: Transfer, cached: bool, gpu: bool) -> (Method, Transfer) {
     let plain = transfer.plain().filter(|_| !cached).unwrap_or(Plain::CpuCachedGpu);
     let kind = Transfer::all().find(|kind| gpu && kind.plain() == Some(plain));

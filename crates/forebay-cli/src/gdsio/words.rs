@@ -8,11 +8,11 @@ use forebay_measure::workload::backend::Plain;
 
 /// Limit of a plausible size.
 const SIZE_MAX: u64 = 1 << 60;
-/// Most sizes in a range: each is a separate run.
+/// Most sizes in a range: all are separate runs.
 const SIZES_MAX: u64 = 256;
 
 /// The types of transfer, by their numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Transfer {
     Direct,
     CpuOnly,
@@ -25,7 +25,7 @@ pub(crate) enum Transfer {
 }
 
 /// The transfers by number: the name in result lines, the call that gdsio makes, and the method for
-/// types that go through the host.
+/// types that use host memory.
 const TRANSFERS: [(Transfer, &str, &str, Option<Plain>); 8] = [
     (Transfer::Direct, "GPUD", "cufile", None),
     (Transfer::CpuOnly, "CPUONLY", "cpu", Some(Plain::Cpu)),
@@ -62,12 +62,12 @@ impl Transfer {
         TRANSFERS[self as usize].2
     }
 
-    /// The method of a type that goes through the host.
+    /// The method of a type that uses host memory.
     pub(crate) const fn plain(self) -> Option<Plain> {
         TRANSFERS[self as usize].3
     }
 
-    /// The note on a type whose requests are made as another type's.
+    /// The note on a type whose requests are those of a different type.
     pub(crate) const fn stands_for(self) -> Option<&'static str> {
         match self {
             Self::DirectAsync => Some(
@@ -83,7 +83,7 @@ impl Transfer {
         self.plain().is_none()
     }
 
-    /// Whether one thread keeps many requests in flight.
+    /// Whether a thread keeps many requests in flight.
     pub(crate) const fn is_batch(self) -> bool {
         matches!(self, Self::Batch | Self::BatchStream)
     }
@@ -149,7 +149,7 @@ pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     size(text).and_then(|size| if size > 0 { Ok(size) } else { Err("it must be above 0".into()) })
 }
 
-/// Sizes of requests: one, or from the least to the most in steps.
+/// Block sizes: a single size, or from the least to the most in steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) min: u64,

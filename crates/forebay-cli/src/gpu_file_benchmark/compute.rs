@@ -1,5 +1,5 @@
-//! GPU work during transfers: a kernel XORs GPU memory, alone and while a file is read to another
-//! range of the same memory.
+//! GPU work during transfers: a kernel XORs GPU memory, alone and while a file is read to a
+//! different range of the same memory.
 
 #![expect(unsafe_code, reason = "kernels and fills are queued by raw address")]
 
@@ -18,7 +18,7 @@ use forebay_measure::stats::rate;
 use forebay_measure::target::Target;
 use forebay_measure::workload::expected::Expected;
 
-/// XORed into each word: all bits, so that our data become their inverse.
+/// XORed into every word: all bits, so that our data become their inverse.
 const KEY: u64 = u64::MAX;
 /// Minimum time of the kernel alone.
 const ALONE: Duration = Duration::from_millis(50);
@@ -34,7 +34,7 @@ const SIMULATED_MAX: u64 = 8 * MIB;
 pub(super) struct MemoryLimit {
     /// Reads and writes together.
     pub(super) bytes_per_second: f64,
-    /// Whether the limit is the best fill; otherwise it comes from clock and width.
+    /// Whether the limit is the best fill; otherwise it follows from clock and width.
     pub(super) filled: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Compute {
     pub(super) verified: bool,
 }
 
-/// The queued work and its stream. A copy of it may run on another thread, as long as the buffer
+/// The queued work and its stream. A copy of it may run on a second thread, as long as the buffer
 /// lives.
 #[derive(Debug, Clone)]
 struct Kernel {
@@ -70,7 +70,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// When rows of kernels began, and when the last one ended.
+/// When rows of kernels began, and when the last row ended.
 #[derive(Debug, Clone)]
 pub(super) struct Done {
     edges: Vec<Instant>,
@@ -113,12 +113,12 @@ impl Kernel {
             // SAFETY: the caller's promise; the stream is waited for below.
             unsafe { self.device.xor(self.stream, self.address, KEY, self.len) }
         });
-        // Even if the last one failed, earlier ones are running.
+        // Even if the last kernel failed, earlier kernels are running.
         let done = self.device.synchronize(self.stream);
         queued.and(done)
     }
 
-    /// Runs rows until `is_enough`, at least one.
+    /// Runs rows until `is_enough`, at least a single row.
     ///
     /// # Safety
     /// As for [`run`](Self::run).
@@ -133,7 +133,7 @@ impl Kernel {
             }
             edges.push(Instant::now());
             if is_enough(edges[0].elapsed()) {
-                // Each byte is read and written.
+                // Every byte is read and written.
                 return Ok(Done { edges, row: self.row, bytes: 2 * self.len });
             }
         }

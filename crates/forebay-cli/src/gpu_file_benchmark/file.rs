@@ -1,5 +1,4 @@
-//! The file of the benchmark: new, or one of the user's that may be overwritten, or scratch in a
-//! folder.
+//! The file of the benchmark: new, or the user's that may be overwritten, or scratch in a folder.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -33,10 +32,10 @@ pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<Place> {
     Place::find(engine, path, args, &args.direction)
 }
 
-/// Checks that there is room for `len` bytes.
+/// Checks that `len` bytes fit.
 ///
 /// # Errors
-/// There is too little, or system errors.
+/// They do not fit, or system errors.
 pub(super) fn check_room(place: &Place, name: &Path, len: u64) -> Result<()> {
     let step = Step::begin("inspect", name);
     let is_device =
@@ -92,7 +91,7 @@ fn check_mounted(path: &Path) -> Result<()> {
     })
 }
 
-/// Whether the text of a file like `/etc/fstab` has the mount point `place`.
+/// Whether the text of a file like `/etc/fstab` lists the mount point `place`.
 fn is_listed(text: &str, place: &Path) -> bool {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let mut points = lines.filter_map(|line| line.split_whitespace().nth(1));

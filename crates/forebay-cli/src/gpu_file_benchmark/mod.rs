@@ -1,8 +1,8 @@
 //! `forebay gpu-file-benchmark`: the GPU file benchmark's modes, as a preset of [`crate::bench`].
 //!
-//! `file` makes or checks the file. `bench` writes it from the GPU and reads it back by each
-//! method, verifies every byte, and has the table. In the mode `all`, `compute` works on the GPU
-//! meanwhile.
+//! `file` makes or checks the file. `bench` writes it from the GPU and reads it back by all
+//! methods, verifies every byte, and prints the table. In the mode `all`, `compute` works on the
+//! GPU concurrently.
 
 pub mod args;
 mod compute;
@@ -47,7 +47,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     file::check_room(&place, &preset.paths[0], args.size)?;
     let is_in_host = target.device.is_none() || target.is_simulated();
     check_transfer(args.size, if is_in_host { args.size } else { 0 }, "--size")?;
-    // Too little memory of the GPU is found before the file has its size.
+    // Too little GPU memory is found before the file gets its size.
     drop(target.allocate(&engine, args.size)?);
     let routes = routes(args.mode, file::try_direct(&mut place, &engine, &target))?;
     preset.route = routes.into_iter().map(RouteChoice).collect();
@@ -95,7 +95,7 @@ fn preset(args: &GpuFileArgs) -> BenchArgs {
     }
 }
 
-/// The routes that a mode requires of the engine; `None` leaves the choice to it.
+/// The routes that a mode requires of the engine; with `None` the engine chooses.
 fn routes(mode: Mode, direct: Result<()>) -> Result<Vec<Option<Route>>> {
     match (mode, direct) {
         (Mode::Dma, Ok(())) => Ok(vec![Some(Route::Direct)]),
@@ -110,7 +110,7 @@ fn routes(mode: Mode, direct: Result<()>) -> Result<Vec<Option<Route>>> {
 struct Work {
     compute: Compute,
     limit: MemoryLimit,
-    /// Bytes per second in each run: of the kernel alone, of the kernel during a read, and of that
+    /// Bytes per second by run: of the kernel alone, of the kernel during a read, and of that
     /// read.
     rates: Vec<[f64; 3]>,
 }
@@ -141,7 +141,7 @@ impl Work {
         Ok([alone, done.rate(ran.from, ran.span), measured.bytes_per_second])
     }
 
-    /// The kernel's rates compared with the memory's limit and with each other.
+    /// The kernel's rates, as shares of the memory's limit and of the rate alone.
     fn text(&self) -> String {
         let rates = [0, 1, 2].map(|index| Spread::of(self.rates.iter().map(|run| run[index])));
         let (true, [Some(alone), Some(during), Some(read)]) = (self.compute.verified, rates) else {

@@ -1,6 +1,6 @@
-//! Assigns overlapping spans to lanes: each gets the first lane that is free.
+//! Assigns overlapping spans to lanes: a span gets the first free lane.
 
-/// The lane of each span (start and end); the spans must be ordered by start.
+/// The lanes of spans (start and end), which must be ordered by start.
 pub(super) fn lanes(spans: impl IntoIterator<Item = (u64, u64)>) -> Vec<usize> {
     let mut ends: Vec<u64> = Vec::new();
     let lane = |(start, end): (u64, u64)| {

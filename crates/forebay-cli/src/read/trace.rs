@@ -1,6 +1,6 @@
 //! Writes a trace of the engine in Chrome's trace event format, which Perfetto reads. Its processes
-//! are used as groups of tracks, its threads as tracks. Each thread, slot and link has a track, and
-//! so has each concurrent request of a ring. Arrows lead from the request that filled a slot to the
+//! are used as groups of tracks, its threads as tracks: for threads, slots and links, and for the
+//! concurrent requests of a ring. Arrows lead from the request that filled a slot to the
 //! copy that emptied it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::lanes::lanes;
 
-/// Groups, in display order. Each ring has its own group after these.
+/// Groups, in display order. The groups of rings follow.
 const TRANSFERS: u64 = 1;
 const THREADS: u64 = 2;
 const SLOTS: u64 = 3;
@@ -85,8 +85,8 @@ impl Names {
     }
 }
 
-/// Places the threads' spans: most threads do one thing at a time, rings have many requests in
-/// flight, and links run queued copies one after the other.
+/// Places the threads' spans: most threads do a single thing at a time, rings have many requests in
+/// flight, and links run queued copies in sequence.
 fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) {
     for (index, thread) in trace.threads.iter().enumerate() {
         let Recorded { number, name, overlaps, spans } = thread;
@@ -104,7 +104,7 @@ fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>
                 What::Copy { link, name, .. } => {
                     let place = (LINKS, 2 * *link as u64 + u64::from(*name != "to the GPU"));
                     names.add("links", place, || format!("link {link}, {name}"));
-                    // Copies in one direction run in order: this one was queued behind the last.
+                    // Copies in a direction run in order: this copy was queued behind the last.
                     let free_ns = copied.entry(place).or_insert(0);
                     start_ns = start_ns.max(*free_ns);
                     end_ns = end_ns.max(start_ns);
@@ -181,7 +181,7 @@ fn slots<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) 
     }
 }
 
-/// Each request, and the copy that took its bytes.
+/// The requests, and the copies of their bytes.
 fn arrows<'a>(placed: &'a [Placed<'a>]) -> Vec<(&'a Placed<'a>, &'a Placed<'a>)> {
     let mut order: Vec<(u64, &Placed<'_>)> = Vec::new();
     for one in placed {

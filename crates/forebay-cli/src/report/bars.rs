@@ -1,5 +1,5 @@
 //! Results as text: bars for methods that move whole files, else the table of
-//! a report, with a row for each combination of values.
+//! a report, with a row per combination of values.
 
 use std::fmt::Write as _;
 
@@ -26,8 +26,8 @@ pub fn model(records: &[Record]) -> Model {
     gather::of_own_run(records)
 }
 
-/// The results of a run, as wide as a terminal. With `base`, its other path is compared with this
-/// one.
+/// The results of a run, as wide as a terminal. With `base`, its other path is compared with that
+/// path.
 #[must_use]
 pub fn render(model: &Model, base: Option<&str>, width: usize) -> String {
     forms::terminal(&results(model, base, ROWS_MAX), Some(width))
@@ -189,7 +189,7 @@ fn section(model: &Model, key: &str, lines: &[&Line]) -> Vec<Block> {
 }
 
 /// The cells of a method: its rate, the error of it, how many times `base` it is, its cost; or why
-/// it has no rate.
+/// its rate is missing.
 fn cells(line: &Line, base: Option<&Line>) -> Vec<Cell> {
     let name = Cell::text(method(&line.point));
     let rates = match (line.estimate(Metric::Rate), line.failed) {
@@ -211,7 +211,7 @@ fn cells(line: &Line, base: Option<&Line>) -> Vec<Cell> {
     vec![name, rate, spread, ratio, Cell::number(cost, |cost| format!("{cost:.3}"))]
 }
 
-/// The plain method that others are compared with.
+/// The plain method that is the base of ratios.
 const fn base_name(point: &Point) -> &'static str {
     if point.read_percent == 0 { "write()" } else { "read()" }
 }
@@ -266,7 +266,7 @@ fn compared(model: &Model) -> Option<String> {
     (!all.is_empty()).then(|| format!("Forebay: {}.", all.join("; ")))
 }
 
-/// Forebay's rows of one state of the files, in words.
+/// Forebay's rows of a state of the files, in words.
 pub(crate) struct State {
     /// `warm`, `cold` or `writing`.
     pub(crate) name: &'static str,

@@ -1,7 +1,7 @@
 //! Compares the points of several runs by the ratios of their medians. Pure.
 //!
-//! Two points match if they have the same value on every axis. An axis on which each side has one
-//! value is compared, so it does not separate points. [`gate`] judges whether a side is worse.
+//! Two points match if they have the same value on every axis. An axis with a single value per
+//! side is compared, so it does not separate points. [`gate`] judges whether a side is worse.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::ratio::{CONFIDENCE, ERROR_MIN, ERROR_MIN_IMPORTED, Estimate, Ratio, S
 /// Most sides.
 const SIDES_MAX: usize = 64;
 
-/// One side compared with the base.
+/// A side compared with the base.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
     /// The name of the base.
@@ -94,7 +94,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Whether all points together differ, or one of them does.
+    /// Whether the mean or a point differs significantly.
     #[must_use]
     pub fn is_significant(&self) -> bool {
         let apart = self.ratio.interval().is_some_and(|(low, high)| low > 1.0 || high < 1.0);
@@ -108,7 +108,7 @@ struct Side<'a> {
     lines: Vec<&'a Line>,
 }
 
-/// The value of a line on an axis. Runs of one label are one.
+/// The value of a line on an axis. Runs with the same label are the same.
 fn value(model: &Model, axis: Axis, line: &Line) -> Option<String> {
     match axis {
         Axis::Run => Some(model.runs[line.run].given.clone()),
@@ -116,9 +116,9 @@ fn value(model: &Model, axis: Axis, line: &Line) -> Option<String> {
     }
 }
 
-/// Compares the sides with the base: the one of that name, else the smallest number, else the
-/// first. Each value of the axis `by` is a side; of [`Axis::Run`], each label. Without an axis each
-/// of the model's `files` is one.
+/// Compares the sides with the base: the side of that name, else the smallest number, else the
+/// first. The values of the axis `by` are the sides; of [`Axis::Run`], the labels. Without an axis
+/// the model's `files` are.
 ///
 /// # Errors
 /// There are no two sides, or none of that name.
@@ -130,7 +130,7 @@ pub fn compare(
 ) -> Result<Vec<Comparison>> {
     let name = |line: &Line| match by {
         None => files.get(model.runs[line.run].source).cloned(),
-        // Without a required route the engine chooses one.
+        // Without a required route the engine chooses.
         Some(axis) => Some(value(model, axis, line).unwrap_or_else(|| "any".into())),
     };
     let name = |line: &Line| name(line).unwrap_or_else(|| model.runs[line.run].name.clone());
@@ -227,7 +227,7 @@ fn samples(lines: &[&Line], metric: Metric) -> Vec<f64> {
     lines.iter().flat_map(|line| line.samples(metric)).copied().collect()
 }
 
-/// Why a point has no rate to compare.
+/// Why a point's rate cannot be compared.
 fn lacks(lines: &[&Line]) -> Option<&'static str> {
     if lines.iter().any(|line| line.verified == Some(false)) {
         return Some("wrong data");
@@ -278,7 +278,7 @@ fn differences(model: &Model, base: &Side<'_>, other: &Side<'_>) -> Vec<(String,
             (!values.is_empty()).then(|| values.join(" and "))
         };
         let (one, two) = (values(&both[0]), values(&both[1]));
-        // What another tool does not report is no difference.
+        // Facts that a foreign tool does not report are no difference.
         let is_known = !is_imported || (one.is_some() && two.is_some());
         let text = |value: Option<String>| value.unwrap_or_else(|| "none".into());
         (is_known && one != two).then(|| (name.clone(), text(one), text(two)))
@@ -301,7 +301,7 @@ fn judge(comparisons: &mut [Comparison]) {
 }
 
 impl Comparison {
-    /// A quantity of each point that has it.
+    /// A quantity of the points that have it.
     pub fn of(&self, metric: Metric) -> impl Iterator<Item = (&Pair, &Compared)> {
         self.pairs.iter().flat_map(move |pair| {
             let own = pair.quantities.iter().filter(move |found| found.metric == metric);

@@ -12,7 +12,7 @@ use super::show::Block;
 const LINE_MAX: usize = 100;
 
 /// Text for a terminal of this width, or as wide as its tables. The last line names the columns
-/// that have no room.
+/// that do not fit.
 #[must_use]
 pub fn terminal(blocks: &[Block], width: Option<usize>) -> String {
     let lines = width.unwrap_or(WIDTH).min(LINE_MAX);

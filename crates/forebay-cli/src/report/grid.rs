@@ -13,13 +13,13 @@ use super::numbers::counted;
 
 /// Letters of a line for a terminal.
 pub const WIDTH: usize = 80;
-/// The rank of columns that only CSV has.
+/// The rank of columns for CSV only.
 pub const CSV: u8 = u8::MAX;
 /// Most letters of a cell in a table of a limited width.
 const CELL_MAX: usize = 30;
 /// Letters of the longest and the shortest bar.
 const BAR: (usize, usize) = (17, 8);
-/// Letters of a section's first column, and of each column behind the bars.
+/// Letters of a section's first column, and of the columns behind the bars.
 const NAME: usize = 25;
 const NUMBERS: [usize; 4] = [7, 10, 11, 9];
 /// Letters between two columns.
@@ -30,17 +30,17 @@ const GAP: usize = 2;
 pub struct Grid {
     /// Its columns.
     pub columns: Vec<Column>,
-    /// Its rows; each has a cell for each column.
+    /// Its rows, with a cell per column.
     pub rows: Vec<Vec<Cell>>,
-    /// How each row is marked; empty if none is.
+    /// The marks of the rows; empty if no row is marked.
     pub marks: Vec<Mark>,
     /// The column that bars show.
     pub bars: Option<usize>,
     /// Whether bars stand after the first column, in columns of fixed widths.
     pub is_section: bool,
-    /// Rows that were left out.
+    /// Number of rows that are not shown.
     pub left_out: usize,
-    /// Headings of columns that were left out.
+    /// Headings of hidden columns.
     pub dropped: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub enum Mark {
     Limit,
     /// The best.
     Best,
-    /// Forebay's, where another is the best.
+    /// Forebay's row, if it is not the best.
     Own,
     /// It moved wrong data.
     Wrong,
@@ -91,9 +91,9 @@ impl Mark {
 pub struct Column {
     /// Its heading.
     pub heading: String,
-    /// Its name in CSV, with the unit of its numbers; empty if CSV has no such column.
+    /// Its name in CSV, with the unit of its numbers; empty if CSV lacks the column.
     pub key: String,
-    /// Whether it has numbers.
+    /// Whether its cells are numbers.
     pub number: bool,
     /// 0 for a column that every table needs; of the others, the largest is left out first. [`CSV`]
     /// for one that only CSV has.
@@ -129,7 +129,7 @@ impl Cell {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// A cell with a number, shown by `show`; empty without a finite one.
+    /// A cell with a number, shown by `show`; empty unless the number is finite.
     #[must_use]
     pub fn number(number: Option<f64>, show: impl Fn(f64) -> String) -> Self {
         let number = number.filter(|number| number.is_finite());
@@ -140,7 +140,7 @@ impl Cell {
 /// Neighbouring columns, and their cells of a row.
 type Columns<'a, T> = (Vec<Column>, Box<dyn Fn(&T) -> Vec<Cell> + 'a>);
 
-/// The columns of a table, each with its cell of a row.
+/// The columns of a table, with their cells of a row.
 pub(crate) struct Fields<'a, T>(Vec<Columns<'a, T>>);
 
 impl<'a, T> Fields<'a, T> {
@@ -249,7 +249,7 @@ impl Grid {
         }
     }
 
-    /// Leaves out the last columns of a section that have no room.
+    /// Hides the last columns of a section that do not fit.
     fn fit_section(&mut self, width: usize) {
         let numbers = |columns: usize| NUMBERS.iter().take(columns - 1).sum::<usize>();
         while self.columns.len() > 2 && NAME + BAR.1 - 1 + numbers(self.columns.len()) > width {
@@ -388,7 +388,7 @@ impl Grid {
 /// Letters that begin a formula in a spreadsheet, in either width.
 const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
-/// A field that no spreadsheet takes for a formula: names in results come from others.
+/// A field that no spreadsheet evaluates as a formula: names in results are untrusted.
 fn harmless(field: &str) -> String {
     let text = plain(field);
     let is_number = text.parse::<f64>().is_ok();

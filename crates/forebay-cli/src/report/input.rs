@@ -12,7 +12,7 @@ use forebay_measure::results::{Record, file};
 
 use super::foreign::{self, Hints};
 
-/// Most bytes of a file that is not a results file: its parsed form takes several times as much.
+/// Most bytes of a foreign file: its parsed form needs several times as much memory.
 const WHOLE_MAX: u64 = 64 * MIB;
 /// Length of the start of a file from which its kind is found.
 const START: u64 = 64 * KIB;
@@ -20,7 +20,7 @@ const START: u64 = 64 * KIB;
 /// Reads a file of any kind; `-` is stdin.
 ///
 /// # Errors
-/// It is of no known kind, of another version, or too large; or system errors.
+/// Its kind or version is unknown, or it is too large; or system errors.
 pub fn read(path: &Path, hints: &Hints) -> Result<Vec<Record>> {
     let text = format!("cannot read the results in `{}`", path.display());
     let failed = |error| Failure::io(&text, &error);

@@ -28,13 +28,13 @@ pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a new file, or with `overwrite` the contents of an existing one.
+/// Writes a new file, or with `overwrite` the contents of an existing file.
 pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     let _step = Step::of_thread("write", path);
     let failed = |error: &io::Error| Failure::at("write the report to", path, error);
     let put = |mut file: &File| {
         file.write_all(bytes)?;
-        // A network file system, or one that allocates late, reports a full disk only here.
+        // Network file systems and late allocation report a full disk only here.
         file.sync_all()
     };
     if fs::metadata(path).is_ok_and(|facts| facts.file_type().is_char_device()) {
@@ -43,7 +43,7 @@ pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         return written.and_then(|mut file| file.write_all(bytes)).map_err(|error| failed(&error));
     }
     if overwrite {
-        // No link is followed, and no pipe without a reader waits for one.
+        // Follows no link, and does not block on a pipe without a reader.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         match OpenOptions::new().write(true).custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -78,7 +78,7 @@ pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Reserves room for `len` bytes if the file system can: then a full disk leaves the old contents.
+/// Reserves `len` bytes if the file system can, so that a full disk preserves the old contents.
 fn reserve(file: &File, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

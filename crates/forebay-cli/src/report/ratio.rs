@@ -1,7 +1,7 @@
 //! A ratio of two medians, and its error. Pure.
 //!
 //! Everything is computed with logarithms, so that a ratio and its reciprocal have the same error.
-//! Each side's standard error of the median is that of a bootstrap of its samples, computed exactly
+//! A side's standard error of the median is that of a bootstrap of its samples, computed exactly
 //! instead of drawn, so there is no seed (J. S. Maritz, R. G. Jarrett, 1978). Both errors together
 //! make an interval by Student's distribution, with the degrees of freedom of so few samples (B. L.
 //! Welch, 1947). Fewer than three samples have none: it would span orders of magnitude.
@@ -34,7 +34,7 @@ fn error(sorted: &[f64], error_min: f64) -> Option<(f64, f64)> {
     }
     let half = f64::midpoint(count, 1.0);
     let below = |samples: usize| beta_share(samples as f64 / count, half, half);
-    // The probability that each sample is the median of a draw.
+    // The probabilities that the samples are the median of a draw.
     let weights: Vec<f64> = (0..sorted.len()).map(|at| below(at + 1) - below(at)).collect();
     let mean: f64 = sorted.iter().zip(&weights).map(|(log, weight)| log * weight).sum();
     let off = |log: &f64| (log - mean) * (log - mean);
@@ -42,7 +42,7 @@ fn error(sorted: &[f64], error_min: f64) -> Option<(f64, f64)> {
     Some((square + error_min * error_min, count - 1.0))
 }
 
-/// The median of some samples of one quantity.
+/// The median of some samples of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// How many samples there were.
@@ -53,7 +53,7 @@ pub struct Estimate {
     pub min: f64,
     /// The largest.
     pub max: f64,
-    /// The confidence interval; `None` for few samples, or if one is not a positive number.
+    /// The confidence interval; `None` for few samples, or samples that are not positive numbers.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -100,7 +100,7 @@ impl Estimate {
     }
 }
 
-/// The ratio of one median to another, or to 1, as a logarithm.
+/// The ratio of a median to a second median, or to 1, as a logarithm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
     log: f64,
@@ -129,7 +129,7 @@ impl Ratio {
         Some(Self { log: other.log - base.log, error })
     }
 
-    /// The geometric mean of the ratios. Its error follows from the error of each; their spread is
+    /// The geometric mean of the ratios. Its error follows from their errors; their spread is
     /// not part of it.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of points")]
@@ -153,7 +153,7 @@ impl Ratio {
         exp(self.log)
     }
 
-    /// The confidence interval; `None` if a side has too few samples.
+    /// The confidence interval; `None` for too few samples of a side.
     #[must_use]
     pub fn interval(&self) -> Option<(f64, f64)> {
         let (square, freedom) = self.error?;
@@ -180,7 +180,7 @@ impl Ratio {
     }
 }
 
-/// The exponential, limited to positive finite numbers: JSON has no others.
+/// The exponential, limited to the positive finite numbers that JSON can represent.
 fn exp(log: f64) -> f64 {
     log.exp().clamp(f64::MIN_POSITIVE, f64::MAX)
 }

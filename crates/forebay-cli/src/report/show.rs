@@ -30,7 +30,7 @@ pub enum Block {
 pub const DETAIL: u8 = 6;
 /// Requests of a sample from which tables show its percentiles above the median.
 const PERCENTILES_MIN: u64 = 100;
-/// Most runs that have a table each.
+/// Most runs with separate tables.
 const RUNS_MAX: usize = 16;
 /// Most facts of two sides that are listed.
 const FACTS_MAX: usize = 8;
@@ -75,7 +75,7 @@ pub fn shared(model: &Model, varying: &[Axis]) -> String {
     shared.filter_map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// A row for each point, `rows` at most. CSV has all axes, and the interval of each quantity.
+/// A row per point, `rows` at most. CSV shows all axes, and the interval of every quantity.
 #[must_use]
 pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     let any = |fits: &dyn Fn(&Line) -> bool| model.lines.iter().any(fits);
@@ -104,7 +104,7 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
             quantity(metric, if is_hidden { CSV } else { metric.rank() }, &mut fields);
         }
     }
-    // Above its limit a rate has no share.
+    // A rate above its limit is no share of it.
     let share = |share| match share {
         above if above > Bound::ABOVE => "above".into(),
         at if at > 1.0 => "at it".into(),
@@ -149,7 +149,7 @@ fn quantity(metric: Metric, rank: u8, fields: &mut Fields<'_, Line>) {
         let mut median = Cell::number(found.map(|found| found.median), |value| metric.text(value));
         match (metric, line.why_no_rate()) {
             (Metric::Rate, Some(why)) => median.text = why.into(),
-            // Of fewer requests it is the longest one's latency. CSV has the number.
+            // Of fewer requests it is the longest latency. CSV shows the number.
             (Metric::P90 | Metric::P99 | Metric::P999, _) if line.requests() < PERCENTILES_MIN => {
                 median.text.clear();
             }
@@ -165,7 +165,7 @@ fn quantity(metric: Metric, rank: u8, fields: &mut Fields<'_, Line>) {
     });
 }
 
-/// A sentence on the best rate of each direction, and one on its path.
+/// Sentences on the best rate per direction, and on its path.
 fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     let directions = unique(model.lines.iter().map(|line| line.point.read_percent));
@@ -237,7 +237,7 @@ fn speed_up<'a>(model: &'a Model, line: &Line) -> Option<(String, &'a str)> {
     Some((digits(times(other, line)?.value()), &*other.method))
 }
 
-/// The ratio of two rates; `None` if a side moved wrong data, has too few samples, or is too noisy.
+/// The ratio of two rates; `None` for wrong data, too few samples or too much noise.
 pub(crate) fn times(base: &Line, line: &Line) -> Option<Ratio> {
     let rates = |line| Line::samples(line, Metric::Rate);
     let is_known = |line: &&Line| {
@@ -265,7 +265,7 @@ pub fn limits(model: &Model) -> Grid {
     fields.grid(&model.limits, usize::MAX)
 }
 
-/// The machine of a run in one line.
+/// The machine of a run in a line.
 #[must_use]
 pub fn machine(model: &Model, run: usize) -> String {
     let all = facts::machine(&model.runs[run].record);
@@ -326,7 +326,7 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
     blocks
 }
 
-/// A row for each of these quantities of points, `rows` at most.
+/// A row per quantity of a point, `rows` at most.
 fn points(found: &Comparison, title: &str, shown: &[(&Pair, &Compared)], rows: usize) -> Grid {
     let low = |one: &Compared| one.ratio.interval().map(|(low, _)| low);
     let high = |one: &Compared| one.ratio.interval().map(|(_, high)| high);
@@ -359,7 +359,7 @@ fn ratio(ratio: Ratio) -> Vec<Cell> {
     vec![Cell { number: Some(ratio.value()), ..Cell::text(text(ratio)) }]
 }
 
-/// The records of results files, one per line.
+/// The records of results files, a line per record.
 ///
 /// # Errors
 /// Errors of the writer.
@@ -369,7 +369,7 @@ pub fn json<'a>(records: impl IntoIterator<Item = &'a Record>) -> Result<String>
     records.into_iter().map(line).collect()
 }
 
-/// CSV with every number: a row for each quantity of each compared point, or for each point.
+/// CSV with every number: a row per quantity of a compared point, or per point.
 ///
 /// # Errors
 /// Errors of the writer.
@@ -406,7 +406,7 @@ fn means(means: &[Mean]) -> Grid {
 }
 
 /// All parts of a report, tables with `rows` rows at most. Several files are compared; if they have
-/// no point in common, their results are in one table.
+/// no point in common, their results share a table.
 #[must_use]
 pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) -> Vec<Block> {
     let mut blocks = Vec::new();
@@ -427,7 +427,7 @@ pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) 
     blocks
 }
 
-/// The results of all runs: in one table, or in one for each run if one would be too wide.
+/// The results of all runs: in a common table, or in a table per run if that would be too wide.
 fn all_results(model: &Model, rows: usize) -> Vec<Block> {
     let varying = model.varying();
     let is_apart = varying.contains(&Axis::Run) && model.runs.len() <= RUNS_MAX;

@@ -1,6 +1,6 @@
 //! fio's JSON (`--output-format=json` or `json+`).
 //!
-//! A job is one measurement: clones (`numjobs`) that are reported one by one are merged, since they
+//! A job is a single measurement: clones (`numjobs`) with separate reports are merged, since they
 //! ran together, and so are both directions of a mixed job.
 
 mod job;
@@ -16,7 +16,7 @@ use super::row::{Contents, short};
 const VERSION: &str = "\"fio version\"";
 /// The name that fio's client gives the sum of all servers.
 const ALL_CLIENTS: &str = "All clients";
-/// Jobs of one object at most.
+/// Most jobs of an object.
 const JOBS_MAX: usize = 20_000;
 /// Warnings on a job.
 const WITHOUT_OPTIONS: &str = "has no `job options`: its method, size, depth, threads and order are \
@@ -48,7 +48,7 @@ struct Object {
     time_ms: Option<u64>,
 }
 
-/// Reads fio's JSON between any other output; several objects may follow each other.
+/// Reads fio's JSON within any output; several objects may follow in a row.
 ///
 /// # Errors
 /// It is no JSON, is truncated, is not a result of fio 3, or contradicts the user.
@@ -59,7 +59,7 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     let mut objects: Vec<Object> = Vec::new();
     for (at, _) in text.match_indices(VERSION) {
         let own = text[..at].trim_end().strip_suffix('{').map(str::len);
-        // Another program may have sorted the members.
+        // A different program may have sorted the members.
         let begin = own.or_else(|| Some(end + text.get(end..at)?.find('{')?));
         let Some(begin) = begin.filter(|begin| *begin >= end) else { continue };
         read_talk(&text[end..begin], &mut line, contents);
@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     Ok(())
 }
 
-/// JSON with `null` where a value is no number that JSON has: `NaN`, `-inf`, `Infinity`.
+/// JSON with `null` for numbers that JSON cannot represent: `NaN`, `-inf`, `Infinity`.
 fn with_nulls(text: &str) -> String {
     let (mut nulled, mut kept) = (String::with_capacity(text.len()), 0);
     for (at, _) in text.match_indices([':', ',', '[']) {
@@ -120,7 +120,7 @@ fn broken(first: u64, error: &serde_json::Error) -> String {
 /// Keeps fio's complaints outside its JSON.
 fn read_talk(text: &str, line: &mut u64, contents: &mut Contents) {
     for talk in text.split_inclusive('\n') {
-        // fio's output for people has `err= 0` for each successful job.
+        // fio's text prints `err= 0` for every successful job.
         let lower = talk.to_lowercase().replace("err= 0:", "");
         if let Some((_, signal)) = lower.split_once("terminating on signal") {
             let text = format!("fio was stopped by signal {}", short(signal));

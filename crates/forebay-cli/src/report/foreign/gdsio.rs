@@ -1,6 +1,6 @@
 //! The result lines of gdsio in its output or in a log, whatever text surrounds them.
 //!
-//! gdsio names the requested route, and proves nothing about the actual one: bytes that it calls
+//! gdsio names the requested route, and proves nothing about the actual route: bytes that it calls
 //! direct may have gone through cuFile's compat mode. So its types become names of calls, not of
 //! routes.
 
@@ -32,7 +32,7 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
             }
             continue;
         };
-        // Both may be in one line.
+        // Both may be in the same line.
         let verified = verifies || line[..begin].to_lowercase().contains(VERIFYING);
         verifies = false;
         contents.add(number, row(&line[begin..], verified))?;
@@ -40,8 +40,8 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     Ok(())
 }
 
-/// The lines with their numbers: each with one result at most, and a result that a log wrapped
-/// joined to one line.
+/// The lines with their numbers, with a single result at most. A result that a log wrapped is
+/// joined.
 fn whole_lines(text: &str) -> Vec<(u64, String)> {
     let mut lines: Vec<(u64, String)> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

@@ -13,7 +13,7 @@ use crate::near::near;
 const TEXT_MAX: usize = 4096;
 
 /// A quantity or an axis: its name, its kind, whether it is an axis, and headings that mean it, the
-/// preferred one first, with their unit behind a colon if it is not in brackets.
+/// preferred heading first, with their unit behind a colon if it is not in brackets.
 pub(super) type Field = (&'static str, Kind, bool, &'static str);
 
 const FIELDS: [Field; 22] = [
@@ -49,7 +49,7 @@ const FIELDS: [Field; 22] = [
 /// Values of axes by name, as the command line takes them.
 pub(super) type Axes = BTreeMap<&'static str, String>;
 
-/// Sets a value, as a user or a table has it, on an axis.
+/// Sets a value of a user or a table on an axis.
 ///
 /// # Errors
 /// It is not a value of the axis.
@@ -135,7 +135,7 @@ fn known((name, .., headings): Field) -> impl Iterator<Item = (&'static str, &'s
     all.map(|known| known.split_once(':').unwrap_or((known, "")))
 }
 
-/// Whether a heading, or what precedes the unit in its brackets, is a known one of a field.
+/// Whether a heading, or its text before the unit in brackets, is a known heading of a field.
 fn is_known((_, kind, ..): Field, heading: &str, known: &str) -> bool {
     let text = heading.to_lowercase();
     let (plain, in_brackets) = text.rsplit_once(['(', '[']).unwrap_or((&text, ""));
@@ -173,7 +173,7 @@ fn parts(text: &str) -> Result<Vec<&str>, String> {
     if quoted { Err("a quote is not closed".into()) } else { Ok(parts) }
 }
 
-/// One column, as `HEADING` or `HEADING:UNIT`; `None` if it is neither.
+/// A column, as `HEADING` or `HEADING:UNIT`; `None` if it is neither.
 fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
     let (name, kind, ..) = field;
     let (heading, unit) = match rest.strip_prefix('"').map(|rest| rest.split_once('"')) {

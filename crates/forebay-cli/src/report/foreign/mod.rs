@@ -1,6 +1,6 @@
 //! Other tools' results, as records of our results file.
 //!
-//! One module for each tool parses a text into rows (`row`), by the names of `--columns` (`map`).
+//! A module per tool parses a text into rows (`row`), by the names of `--columns` (`map`).
 //! They become samples without a verdict: no claim of a file counts as proven, and unknown values
 //! stay null. `kind` finds the tool by the contents, `near` the name that was probably meant.
 
@@ -56,7 +56,7 @@ pub struct Hints {
     pub map: Option<Map>,
 }
 
-/// The tool that wrote a text, if it has the marks of one.
+/// The tool that wrote a text, by its marks.
 fn kind(text: &str) -> Option<Tool> {
     let mut end = text.len().min(LOOK_MAX);
     while !text.is_char_boundary(end) {
@@ -99,10 +99,10 @@ fn unread(text: &str) -> Option<(&'static str, &'static str)> {
     is_elbencho.then_some(("it is elbencho's text", "run elbencho with `--csvfile FILE`"))
 }
 
-/// The records of a file that another tool wrote.
+/// The records of a file of a foreign tool.
 ///
 /// # Errors
-/// Its tool is unknown, it has no result, or a hint contradicts it.
+/// Its tool is unknown, it holds no result, or a hint contradicts it.
 pub fn records(path: &Path, bytes: &[u8], hints: &Hints) -> Result<Vec<Record>> {
     let text = text_of(bytes);
     let message = format!("cannot read the results in `{}`", path.display());

@@ -1,7 +1,7 @@
 //! nixlbench's table, by the names of its columns: versions order them differently.
 //!
 //! It counts neither requests nor bytes. Its average latency is the total time divided by the
-//! number of requests, which is a request's duration only with one in flight. Unmeasured values
+//! number of requests: a request's duration only with a single request in flight. Unmeasured values
 //! stay null.
 
 use std::collections::BTreeMap;
@@ -11,23 +11,23 @@ use super::row::{Contents, Row, short};
 use super::table;
 use super::units::number;
 
-/// The columns that a table has in every version.
+/// Columns of the table in every version.
 pub(super) const MARKS: [&str; 2] = ["Block Size (B)", "Batch Size"];
 /// Options that have an axis, or that only set a table's points and duration.
 const KNOWN: &str = "backend op_type initiator_seg_type num_threads num_files filepath filenames \
                      storage_enable_direct start_block_size max_block_size start_batch_size \
                      max_batch_size num_iter warmup_iter etcd_endpoints device_list";
-/// Most options and columns of one table that are read.
+/// Most options and columns of a table that are read.
 const LISTED_MAX: usize = 64;
 
 /// Reads nixlbench's output.
 ///
 /// # Errors
-/// It has too many results, or contradicts the user.
+/// It holds too many results, or contradicts the user.
 pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     let mut options: BTreeMap<&str, &str> = BTreeMap::new();
     let (mut columns, mut places): (Vec<String>, _) = (Vec::new(), Vec::new());
-    // A launcher may put as many characters before each line.
+    // The length of a launcher's prefix of every line.
     let mut before = 0;
     for (number, line) in (1..).zip(text.lines()) {
         let is_head = MARKS.iter().all(|mark| line.contains(mark));
@@ -43,7 +43,7 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
             columns = names.map(str::to_owned).collect();
             places = table::places(&Map::default(), &columns)?;
         } else if let Some((name, value)) = option(line) {
-            // A repeated option begins another run.
+            // A repeated option begins a new run.
             options.insert(name, value);
             columns.clear();
         } else if ["error:", "failed"].iter().any(|word| line.to_lowercase().contains(word)) {
@@ -102,7 +102,7 @@ fn completed(
     if option("storage_enable_direct") == Some("1") {
         row.set("cache", "cold");
     }
-    // Latencies begin when a call was posted. Posting is a part of it if that takes longer.
+    // Latencies begin when a call was posted, and include posting if they are longer.
     let posted = columns.iter().position(|column| column == "Avg Post (us)");
     let posting = posted.and_then(|at| Some(number(&values[at])? * 1e3));
     if posting.is_some_and(|posting| row.numbers.get("mean").is_none_or(|mean| *mean <= posting)) {

@@ -1,4 +1,4 @@
-//! One measurement of another tool, by the names of `--columns`, and the bounds that apply to every
+//! A measurement of a foreign tool, by the names of `--columns`, and the bounds that apply to every
 //! tool. [`Contents`] makes samples of the rows of a file, and collects notes for the reader.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,9 +14,9 @@ use serde_json::json;
 use super::map::{Axes, set};
 use crate::report::model::{differ, grouped};
 
-/// Most measurements of one file.
+/// Most measurements of a file.
 pub(super) const FOUND_MAX: usize = 100_000;
-/// Most kinds of warnings of one file, and most of them that an error lists.
+/// Most kinds of warnings of a file, and most of them that an error lists.
 const WARNINGS_MAX: usize = 50;
 const REASONS_MAX: usize = 3;
 /// Most settings without an axis that separate measurements.
@@ -33,7 +33,7 @@ const COUNT_MAX: f64 = 9e15;
 /// Settings without an axis, by name: measurements that differ in them are not repeats.
 pub(super) type Settings = BTreeMap<String, String>;
 
-/// One measurement, as a tool reports it.
+/// A measurement, as a tool reports it.
 #[derive(Debug, Default)]
 pub(super) struct Row {
     /// When it was made, in seconds since 1970; 0 if unknown.
@@ -126,7 +126,7 @@ pub(super) struct Contents {
     pub(super) found: Vec<(Sample, Settings)>,
     /// Notes on the whole file.
     notes: BTreeSet<String>,
-    /// How often each warning came, and its first line, by its words without values.
+    /// The count and the first line of every warning, by its words without values.
     warnings: HashMap<String, (usize, u64, String)>,
 }
 
@@ -138,7 +138,7 @@ impl Contents {
     /// Adds a measurement of a line with the user's values, or a warning why there is none.
     ///
     /// # Errors
-    /// The file reports another value, or it has too many measurements.
+    /// The file reports a different value, or too many measurements.
     pub(super) fn add(&mut self, line: u64, row: Result<Row, String>) -> Result<(), String> {
         let row = match row {
             Ok(row) => Ok(self.completed(line, row)?),
@@ -193,7 +193,7 @@ impl Contents {
         self.notes.insert(text.to_owned());
     }
 
-    /// The warnings, each kind with its first line, the most frequent first.
+    /// The warnings with the first line of their kind, the most frequent first.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut all: Vec<_> = self.warnings.values().collect();
         all.sort_by_key(|(count, line, _)| (std::cmp::Reverse(*count), *line));

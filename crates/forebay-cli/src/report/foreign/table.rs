@@ -18,7 +18,7 @@ const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
 const FIELDS_MAX: usize = 1000;
 /// Lines in which the heading is looked for.
 const HEADING_MAX: usize = 50;
-/// Words in headings of results, and of what differs in each run: they make no other point.
+/// Words in headings of results, and of what differs in every run: they do not separate points.
 const RESULTS: &str = "lat time iops bw rate cpu util err fail count moved total sec ms us ns watt \
                        temp date timestamp repeat iteration seed id p50 p90 p99 min max avg mean \
                        median std last first mib version command";
@@ -54,8 +54,8 @@ fn heading(text: &str, map: &Map) -> usize {
     most.1
 }
 
-/// The rows of a text, each with its line, without empty ones. The separator is the one that splits
-/// the first row into most fields.
+/// The rows of a text that are not empty, with their lines. The separator is that which splits the
+/// first row into most fields.
 fn rows(text: &str) -> Result<Vec<(u64, Vec<String>)>, String> {
     let fields = |delimiter: u8| {
         let first = reader(text, delimiter).into_records().next();
@@ -135,7 +135,7 @@ impl Others {
             let is_result = words.any(|word| RESULTS.split(' ').any(|known| known == word))
                 || lower.contains("/s");
             let cells = || rows.iter().filter_map(|(_, fields)| fields.get(at));
-            // A number with a fraction is a measured one.
+            // A number with a fraction is measured.
             let is_measured = |cell: &String| {
                 cell.parse::<f64>().is_ok_and(|number| number.is_finite())
                     && cell.parse::<u64>().is_err()
@@ -151,7 +151,7 @@ impl Others {
     }
 }
 
-/// The value of a column of elbencho's table, or of another one, on an axis that has other values.
+/// A column of elbencho's table whose values differ from those of the axis.
 fn special(head: &str, cell: &str, row: &mut Row) -> bool {
     match (head, cell) {
         ("random", "0") => row.set("pattern", "sequential"),
@@ -166,7 +166,7 @@ fn special(head: &str, cell: &str, row: &mut Row) -> bool {
 /// The places of a table's columns with a meaning.
 ///
 /// # Errors
-/// A column is missing, or has an unknown unit.
+/// A column is missing, or its unit is unknown.
 pub(super) fn places(map: &Map, heads: &[String]) -> Result<Vec<(usize, Column)>, String> {
     map.columns_of(heads).into_iter().map(|column| place(column, heads)).collect()
 }
@@ -213,7 +213,7 @@ fn names(heads: &[String]) -> String {
 /// The measurement of a row; its fields at `settings` separate measurements.
 ///
 /// # Errors
-/// A field is no value of its column, or the row has fewer or more fields than the heading.
+/// A field is no value of its column, or the number of fields is not that of the heading.
 pub(super) fn row(
     places: &[(usize, Column)],
     heads: &[String],
@@ -246,7 +246,7 @@ pub(super) fn row(
         if special(head, cell, &mut row) && head == "random" || cell.is_empty() {
             continue;
         }
-        // elbencho's threads are those of each host.
+        // elbencho counts threads per host.
         let hosts = cell.parse::<u32>().ok().filter(|hosts| *hosts > 1 && head == "hosts");
         let threads = row.axes.get("threads").and_then(|threads| threads.parse::<u32>().ok());
         if let Some((hosts, threads)) = hosts.zip(threads) {

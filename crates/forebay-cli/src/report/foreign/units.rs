@@ -27,7 +27,7 @@ impl Kind {
     }
 }
 
-/// The factor of this unit; `None` for a unit of another kind.
+/// The factor of this unit; `None` for a unit of a different kind.
 pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
     match (kind, unit) {
         (Kind::Count, "k" | "K" | "kIOPS" | "thousand" | "thousands") => Some(1e3),

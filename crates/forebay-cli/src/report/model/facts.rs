@@ -60,7 +60,7 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
 pub fn began(run: &Run) -> Option<String> {
     let seconds = Some(run.environment.unix_time).filter(|time| *time > 0)?;
     let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
-    // A year beyond 9999, in a damaged file, has no text.
+    // A year beyond 9999, in a damaged file, cannot be printed.
     let mut text = String::new();
     write!(text, "{}", humantime::format_rfc3339_seconds(time)).ok()?;
     Some(format!("{} UTC", text.get(..16)?.replace('T', " ")))

@@ -9,14 +9,14 @@ use forebay_measure::stats::Spread;
 
 use super::{Line, Metric, Model, RunFacts, grouped, notes, unique};
 
-/// Most limits that are kept: a machine has some dozens.
+/// Most limits that are kept: machines have some dozens.
 const LIMITS_MAX: usize = 1000;
-/// Most different routes or verdicts of one point that are named.
+/// Most different routes or verdicts of a point that are named.
 const TEXTS_MAX: usize = 4;
 /// Names of limits that a sample may report.
 const BINDING: [&str; 4] = ["link", "uplink", "shared", "storage"];
 
-/// The model of these files, each with the name of its runs that have no label.
+/// The model of these files, with the names of their runs without a label.
 #[must_use]
 pub fn model(sources: &[(String, Vec<Record>)]) -> Model {
     gathered(sources, notes::Collected::of_files())
@@ -51,7 +51,7 @@ impl Model {
         let groups = grouped(records.iter().filter_map(|record| {
             match record {
                 Record::Run(next) => {
-                    // A run may continue an earlier one.
+                    // A run may continue an earlier run.
                     run = *known.entry(next.identity()).or_insert_with(|| {
                         let given = next.label.clone().unwrap_or_else(|| name.to_owned());
                         let (name, record) = (given.clone(), next.clone());
@@ -175,7 +175,7 @@ impl Model {
         Some((name.map_or_else(|| "lowest limit".into(), |(_, limit)| limit.name.clone()), rate))
     }
 
-    /// Gives each run a unique name.
+    /// Makes the names of runs unique.
     fn name_runs(&mut self) {
         let mut taken: HashSet<String> = HashSet::new();
         for name in self.runs.iter_mut().map(|run| &mut run.name) {
@@ -210,7 +210,7 @@ fn counted<'a>(samples: &[&'a Sample]) -> Vec<&'a Sample> {
     kept.into_values().collect()
 }
 
-/// Each text once.
+/// The different texts.
 fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut found = unique(texts);
     let more = if found.len() > TEXTS_MAX { " or others" } else { "" };

@@ -91,7 +91,7 @@ const ALL: [Facts; 28] = [
     (Joules(Server), CSV, "server energy", "server J/GB", "server_joules_per_gb", "server-energy"),
 ];
 
-/// Bytes of a sample from which its cost is one of bytes, and not of calls.
+/// Bytes of a sample from which its cost is that of bytes, not of calls.
 const COST_MIN: u64 = 1 << 20;
 
 impl Metric {
@@ -171,7 +171,7 @@ impl Metric {
         let seconds = |ns: Option<u64>| ns.map(|ns| ns as f64 * 1e-9);
         let latency = measured.latency.as_ref();
         let kv = measured.kv.as_ref();
-        // A report of another tool may have the cost alone.
+        // A foreign report may have the cost alone.
         let cpu = measured.cpu.as_ref();
         let busy = cpu.filter(|cpu| cpu.user_s + cpu.system_s > 0.0);
         let shares = || measured.shares.iter();

@@ -1,4 +1,4 @@
-//! The contents of results for every form: runs, and a line for each point of each run.
+//! The contents of results for every form: runs, and a line per point of a run.
 //!
 //! Pure: the caller reads the files. [`gather`] makes a model of records, `notes` its warnings,
 //! [`facts`] lists the machine and the settings.
@@ -20,16 +20,16 @@ pub use self::metric::Metric;
 pub use self::notes::NO_TIME;
 use super::ratio::Estimate;
 
-/// All that was measured, of one file or several.
+/// The results of a file, or of several.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Model {
     /// The runs, in the order of the files.
     pub runs: Vec<RunFacts>,
-    /// The points of each run, in the order in which they were measured.
+    /// The points of the runs, in the order of measurement.
     pub lines: Vec<Line>,
-    /// The limits of the machines, each with its run.
+    /// The limits of the machines, with their runs.
     pub limits: Vec<(usize, Limit)>,
-    /// Notes on the numbers, a sentence each.
+    /// Notes on the numbers, in sentences.
     pub warnings: Vec<String>,
     /// How many of these, the first ones, every form shows.
     pub grave: usize,
@@ -48,20 +48,20 @@ pub struct RunFacts {
     pub record: Box<Run>,
 }
 
-/// All samples of one point in one run.
+/// All samples of a point in a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// The number of its run.
     pub run: usize,
     /// The point.
     pub point: Point,
-    /// The method, with the tool that measured it if that is another.
+    /// The method, with the tool unless that is Forebay.
     pub method: String,
-    /// The samples of each quantity.
+    /// The samples by quantity.
     pub samples: Vec<(Metric, Vec<f64>)>,
     /// Bytes that all samples moved; `None` if unknown.
     pub bytes: Option<u64>,
-    /// The routes taken.
+    /// The actual routes.
     pub route: String,
     /// The verified paths.
     pub verdict: String,
@@ -81,7 +81,7 @@ pub struct Line {
     pub limit: Option<(String, f64)>,
     /// What bound it, as the measuring program reports; may be empty.
     pub bound: String,
-    /// Whether another tool measured it.
+    /// Whether a foreign tool measured it.
     pub imported: bool,
     /// Of several ranks the slowest and the fastest, with their median rates.
     pub ranks: Option<[(String, f64); 2]>,
@@ -107,13 +107,13 @@ impl Line {
         self.estimate(Metric::Rate).map(|estimate| estimate.median)
     }
 
-    /// How many samples it has, those too short for a rate among them.
+    /// The number of samples, including those too short for a rate.
     #[must_use]
     pub fn count(&self) -> usize {
         self.samples.iter().map(|(_, samples)| samples.len()).max().unwrap_or(0)
     }
 
-    /// About how many requests each sample has; what another tool measured has enough.
+    /// The approximate number of requests per sample; of foreign tools, enough.
     #[must_use]
     pub fn requests(&self) -> u64 {
         let samples = self.count().max(1) as u64;
@@ -127,7 +127,7 @@ impl Line {
         self.failed == 0 && self.error.is_some()
     }
 
-    /// Why it has no rate, if it has none.
+    /// Why its rate is missing, if it is.
     #[must_use]
     pub fn why_no_rate(&self) -> Option<&'static str> {
         let why = match self.failed {
@@ -263,7 +263,7 @@ pub(crate) fn grouped<K: Clone + Eq + Hash, V>(
     groups
 }
 
-/// Each value once, in the order of the first ones.
+/// The different values, in the order of first occurrence.
 pub(crate) fn unique<T: Clone + Eq + Hash>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let groups = grouped(all.into_iter().map(|one| (one, ())));
     groups.into_iter().map(|(one, _)| one).collect()

@@ -1,4 +1,4 @@
-//! Warnings on results: a short sentence each. Pure.
+//! Warnings on results, in short sentences. Pure.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ impl Collected {
         Self { is_of_files: true, ..Self::default() }
     }
 
-    /// Adds a sentence, once if only its numbers differ from those of others.
+    /// Adds a sentence, unless a known sentence differs only in numbers.
     pub(super) fn add(&mut self, text: &str) {
         let kind: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
         if self.known.insert(kind) && self.texts.len() < KEPT_MAX {
@@ -165,7 +165,7 @@ pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize
     (texts, count)
 }
 
-/// The methods that the machine does not have, a sentence for each reason.
+/// The methods that the machine lacks, a sentence per reason.
 fn unavailable(lines: &[Line]) -> Vec<String> {
     let absent = lines.iter().filter(|line| line.is_unavailable());
     let reasons = grouped(absent.map(|line| (line.error.as_deref(), format!("`{}`", line.method))));
@@ -259,7 +259,7 @@ mod tests {
         let sweep = Sweep { request_sizes: vec![4096], depths: vec![1, 8], ..Sweep::default() };
         let mut records = records_of(&sweep);
         made::name_points(&mut records);
-        let of = |records: &[Value]| of_records(&records).warnings;
+        let of = |records: &[Value]| of_records(records).warnings;
         assert_eq!(of(&records), Vec::<String>::new());
         let continued = [&records[..3], &records[..1], &records[3..]].concat();
         assert_eq!(of(&continued), Vec::<String>::new());

@@ -14,11 +14,11 @@ use super::super::ratio::Estimate;
 const SERIES_MAX: usize = 8;
 /// The quantities with a chart.
 const METRICS: [Metric; 4] = [Metric::Rate, Metric::P50, Metric::P99, Metric::CpuCost];
-/// Colours of lines; one more is that of limits.
+/// Colours of lines; the next is that of limits.
 const COLORS: usize = 7;
-/// Dashes of lines of one colour, in pixels.
+/// Dashes of lines with the same colour, in pixels.
 const DASHES: [&[u8]; 4] = [&[], &[10, 4], &[2, 4], &[10, 4, 2, 4]];
-/// Dashes of limits, which have one colour.
+/// Dashes of limits, which share a colour.
 const LIMIT_DASHES: [&[u8]; 4] = [&[8, 6], &[2, 4], &[14, 4], &[8, 4, 2, 4]];
 /// From this range on, a scale is logarithmic.
 const LOG_RANGE: f64 = 8.0;
@@ -35,7 +35,7 @@ pub(super) struct Charts {
     log: bool,
     /// The lines.
     pub(super) series: Vec<Series>,
-    /// Lines that are left out.
+    /// Lines that are not drawn.
     #[serde(skip)]
     pub(super) left_out: usize,
     pub(super) charts: Vec<Chart>,
@@ -85,22 +85,22 @@ impl Chart {
     }
 }
 
-/// A line of a chart: a value for each of the axis.
+/// A line of a chart: a value per position on the axis.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Drawn {
     /// The number of its name.
     name: usize,
-    /// The name of a limit, if it is one.
+    /// The name of a limit; `None` for a measured line.
     limit: Option<String>,
     /// The dashes of a limit.
     dash: &'static [u8],
     values: Vec<Option<f64>>,
-    /// The least and the largest sample of each value; empty for a limit.
+    /// The least and the largest sample of every value; empty for a limit.
     ranges: Vec<Option<(f64, f64)>>,
 }
 
 impl Charts {
-    /// The charts of a model; none if no axis has two numbers.
+    /// The charts of a model; none without an axis of two numbers.
     pub(super) fn of(model: &Model) -> Self {
         let varying = model.varying();
         let axes = NUMBERS.into_iter().chain(COUNTS).filter(|axis| varying.contains(axis));
@@ -114,7 +114,7 @@ impl Charts {
         let left_out = names.len().saturating_sub(SERIES_MAX);
         names.truncate(SERIES_MAX);
         let series = looks(&names);
-        // The first line of each name at each place of the axis.
+        // The first line per name and position on the axis.
         let mut places: HashMap<(String, u64), &Line> = HashMap::new();
         for line in &model.lines {
             if let Some(x) = place(axis, model, line) {
@@ -180,7 +180,7 @@ impl Charts {
     }
 }
 
-/// Axes along which more and more devices work at once.
+/// Axes along which more and more devices work concurrently.
 const COUNTS: [Axis; 2] = [Axis::Target, Axis::Path];
 
 /// Where a line is on a horizontal axis.
@@ -214,7 +214,7 @@ fn axis_name(axis: Axis) -> String {
     }
 }
 
-/// The limits along an axis, and how the lowest one changes.
+/// The limits along an axis, and how the lowest limit changes.
 fn ceilings(model: &Model, axis: Axis, xs: &[(f64, String)]) -> (Vec<Named>, Option<String>) {
     if COUNTS.contains(&axis) {
         let at = |x: f64| model.lines.iter().find(|line| place(axis, model, line) == Some(x));
@@ -225,10 +225,10 @@ fn ceilings(model: &Model, axis: Axis, xs: &[(f64, String)]) -> (Vec<Named>, Opt
     (vec![(text, vec![Some(rate * 1e-9); xs.len()])], None)
 }
 
-/// A name, and a value for each place of the axis.
+/// A name, and a value per position on the axis.
 type Named = (String, Vec<Option<f64>>);
 
-/// The ceilings along the axis, and where the lowest one changes, in words: the sum of the links,
+/// The ceilings along the axis, and where the lowest changes, in words: the sum of the links,
 /// what these carried together and what was predicted of that, and the storage.
 fn roofline(model: &Model, xs: &[(f64, Option<&Line>)]) -> (Vec<Named>, Option<String>) {
     type Find<'a> = &'a dyn Fn(&Line) -> Option<f64>;
@@ -274,15 +274,15 @@ fn roofline(model: &Model, xs: &[(f64, Option<&Line>)]) -> (Vec<Named>, Option<S
     (named.collect(), text)
 }
 
-/// The limit of all points, if they share one.
+/// The limit of all points, if it is the same.
 fn shared_limit(model: &Model) -> Option<&(String, f64)> {
     let mut limits = model.lines.iter().map(|line| line.limit.as_ref());
     let first = limits.next().flatten();
     first.filter(|first| limits.all(|other| other == Some(*first)))
 }
 
-/// How lines with these names and methods look: a colour for each method and dashes for each of its
-/// lines, or a colour for each line if all are of one method.
+/// How lines with these names and methods look: a colour per method and dashes for its lines, or a
+/// colour per line if all have the same method.
 fn looks(names: &[(String, String)]) -> Vec<Series> {
     let methods = unique(names.iter().map(|(_, method)| method));
     let look = |(number, (name, method)): (usize, &(String, String))| {

@@ -1,8 +1,8 @@
-//! A report as one page of HTML that needs no network and no other file.
+//! A report as a single page of HTML that needs no network and no further file.
 //!
 //! maud escapes all external text, and the page forbids itself to load or run anything else. Its
 //! charts are drawn by uPlot; without a script, tables and bars show the same numbers. A run of
-//! whole files has the sections and the last sentence that a terminal has.
+//! whole files shows the sections and the last sentence of the terminal.
 
 mod charts;
 
@@ -30,7 +30,7 @@ const POLICY: &str = "default-src 'none'; \
     'sha256-nYUea1qylCsqBs0J4WO+yTvEb4RD2lNEjYg105KW8ww='; \
     base-uri 'none'; form-action 'none'";
 
-/// Most rows of a table: a browser sorts this many at once.
+/// Most rows of a table that a browser sorts quickly.
 const ROWS_MAX: usize = 2000;
 /// Most warnings, and most runs whose machine is shown.
 const LISTED_MAX: usize = 64;
@@ -108,8 +108,8 @@ fn title(model: &Model) -> String {
     cut(&plain(&parts.join(" · ")), 200)
 }
 
-/// The commands, and below each its machine in one line: of a later run, only what differs from the
-/// machine of the first one.
+/// The commands, and below them their machines in a line: of a later run, only the differences from
+/// the first machine.
 fn head(model: &Model, title: &str) -> Markup {
     let list = |facts: &[(String, String)]| {
         html! {
@@ -151,7 +151,7 @@ fn head(model: &Model, title: &str) -> Markup {
     }
 }
 
-/// Three tiles: the best rate, its share of the limit, and its path. A comparison has the change,
+/// Three tiles: the best rate, its share of the limit, and its path. A comparison shows the change,
 /// its points, and how well it is known.
 fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
     let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best(|_| true)) {
@@ -298,8 +298,8 @@ fn blocks(blocks: &[Block]) -> Markup {
     }
 }
 
-/// A table. Bars, which need no script, stand in a column of their own, so that all begin at one
-/// line; a thin line on each goes from the least to the largest sample.
+/// A table. Bars, which need no script, have their own column and the same start; a thin line on a
+/// bar spans the least to the largest sample.
 fn table(grid: &Grid) -> Markup {
     let grid = grid.clone().fitted(None);
     let ranges = grid.bars.map(|at| grid.rows.iter().filter_map(move |row| row.get(at)?.range));

@@ -1,4 +1,4 @@
-//! fio's report of a job: its options, and the bytes moved in each direction.
+//! fio's report of a job: its options, and the bytes moved per direction.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::super::row::{Row, count, short};
 use super::super::units::number;
 
-/// Engines with one request in flight per thread, whatever depth was set.
+/// Engines with a single request in flight per thread, whatever depth was set.
 const SYNCHRONOUS: [&str; 7] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "libcufile"];
 /// Options that have an axis, or that only set the duration and the order of jobs, or what fio
 /// records. Points that differ only in these are the same.
@@ -26,7 +26,7 @@ const KNOWN: &str = "description filename directory rw readwrite rwmixread rwmix
 /// The percentiles of a row, with fio's names.
 const PERCENTILES: [(&str, &str); 4] =
     [("p50", "50.000000"), ("p90", "90.000000"), ("p99", "99.000000"), ("p99.9", "99.900000")];
-/// Most options of one job without an axis that are kept.
+/// Most options of a job without an axis that are kept.
 const OPTIONS_MAX: usize = 32;
 
 /// Options in fio's order, with repeats. The last value of a name counts; of files all count.
@@ -57,7 +57,7 @@ impl<'de> Visitor<'de> for InOrder {
     }
 }
 
-/// A job, or several that are clones of one another.
+/// A job, or several clones of a job.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Job {
@@ -79,7 +79,7 @@ pub(super) struct Job {
     read: Moved,
     write: Moved,
     trim: Moved,
-    /// Both directions as one, with `unified_rw_reporting`.
+    /// Both directions together, with `unified_rw_reporting`.
     mixed: Moved,
     /// Processor seconds of its threads, in the program and in the kernel.
     #[serde(skip)]
@@ -87,12 +87,12 @@ pub(super) struct Job {
     /// Number of merged entries.
     #[serde(skip)]
     entries: u32,
-    /// Whether the report has options: only then what they lack has fio's defaults.
+    /// Whether the report includes options: only then fio's defaults apply.
     #[serde(skip)]
     has_options: bool,
 }
 
-/// The bytes moved in one direction, with latencies from submission to completion (`clat`) or, with
+/// The bytes moved in a direction, with latencies from submission to completion (`clat`) or, with
 /// `lat_percentiles=1`, including the submission. 0 is unknown.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
@@ -122,13 +122,13 @@ struct Times {
     percentile: BTreeMap<String, Option<f64>>,
 }
 
-/// A number; 0 for one that fio could not compute.
+/// A number; 0 if fio could not compute it.
 fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Option::<f64>::deserialize(deserializer).map(|number| number.unwrap_or_default().max(0.0))
 }
 
 impl Moved {
-    /// The latency with percentiles, else the one with a mean: the others are zeros.
+    /// The latency with percentiles, else with a mean: fio prints unmeasured values as zeros.
     fn times(&self) -> &Times {
         let kinds = [&self.lat_ns, &self.clat_ns];
         let known = kinds.iter().find(|times| !times.percentile.is_empty());
@@ -178,7 +178,7 @@ impl Job {
         let cpu = self.usr_cpu.zip(self.sys_cpu).filter(|(user, system)| user.min(*system) >= 0.0);
         let seconds = Some(self.thread_ms / 1e5).filter(|seconds| *seconds > 0.0);
         self.cpu_s = cpu.zip(seconds).map(|((user, system), s)| (user * s, system * s));
-        // Some values of `unified_rw_reporting` also report each direction.
+        // Some values of `unified_rw_reporting` also report the directions.
         if self.mixed.requests > 0.0 {
             (self.read, self.write) = (std::mem::take(&mut self.mixed), Moved::default());
         }
@@ -190,7 +190,7 @@ impl Job {
         (self.group, &self.options) == (other.group, &other.options)
     }
 
-    /// Whether both are clones of one job (`numjobs`), which ran together.
+    /// Whether both are clones of the same job (`numjobs`), which ran together.
     pub(super) fn is_clone_of(&self, other: &Self) -> bool {
         let clones = self.number_or("numjobs", 1.0).unwrap_or(1.0);
         self.is_like(other) && clones > f64::from(other.entries)
@@ -202,7 +202,7 @@ impl Job {
         self.is_like(other) && has_more
     }
 
-    /// Both as one.
+    /// The sum of both.
     pub(super) fn with(self, other: Self) -> Self {
         Self {
             error: if self.error == 0 { other.error } else { self.error },
@@ -284,7 +284,7 @@ impl Job {
         Ok(self.read.clone().with(self.write.clone()))
     }
 
-    /// The measurement, or why it is left out.
+    /// The measurement, or why it is skipped.
     pub(super) fn row(&self) -> Result<Row, &'static str> {
         let mut row = Row::default();
         self.set_axes(&mut row);
@@ -415,7 +415,7 @@ impl Job {
         self.error == 0 && (other_size || !checks && (other_way || longer))
     }
 
-    /// Whether percentiles were left out, which cannot be merged.
+    /// Whether percentiles are missing because they cannot be merged.
     pub(super) fn lacks_percentiles(&self) -> bool {
         self.moved().is_ok_and(|moved| moved.lacks_percentiles)
     }
@@ -429,13 +429,13 @@ impl Job {
         block_size(self.option_or(&["bs", "blocksize"], "4k")?)
     }
 
-    /// Whether the report has the job's options.
+    /// Whether the report includes the job's options.
     pub(super) fn has_options(&self) -> bool {
         self.has_options
     }
 }
 
-/// A number as fio takes it: in hexadecimal digits, or with a power of 1024.
+/// A number as fio reads it: in hexadecimal digits, or with a power of 1024.
 #[expect(clippy::cast_precision_loss, reason = "a count")]
 fn fio_number(text: &str) -> Option<f64> {
     let text = text.trim();
@@ -445,7 +445,7 @@ fn fio_number(text: &str) -> Option<f64> {
     }
 }
 
-/// The bytes of fio's `bs`: one size, or the same for each direction.
+/// The bytes of fio's `bs`: a single size, or the same for all directions.
 #[expect(clippy::cast_precision_loss, reason = "a size")]
 fn block_size(text: &str) -> Option<f64> {
     let lower = text.to_lowercase();
