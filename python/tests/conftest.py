@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import forebay
 import pytest
@@ -71,9 +72,7 @@ except FormatError as error:
     text = str(error)
 print(1024 * (most() - before), text)
 """
-    run = [sys.executable, "-c", code, str(path)]
-    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
-    number, _, text = done.stdout.partition(" ")
+    number, _, text = program(code, path).stdout.partition(" ")
     return int(number), text.strip()
 
 
@@ -91,3 +90,15 @@ def waits_in_vain(*waits: Callable[[], object]) -> bool:
 def children_left() -> int:
     """Threads of this process."""
     return len(os.listdir("/proc/self/task"))
+
+
+def program(
+    code: str, *arguments: object, ends: int | None = 0, timeout: float = 300, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a new process, which must end with a status, unless `ends` is `None`."""
+    command = [sys.executable, *options.pop("flags", []), "-c", code, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=timeout, **options
+    )
+    assert ends is None or done.returncode == ends, done.stderr
+    return done

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import program
 from forebay.blocks import COUNTERS
 
 ROOT = Path(__file__).parents[2]
@@ -78,15 +79,7 @@ def test_examples_pass_a_type_checker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "code"), examples(), ids=[name for name, _ in examples()])
 def test_an_example_runs(name: str, code: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | ALONE,
-    )
+    done = program(code, ends=None, cwd=tmp_path, env=os.environ | ALONE)
     if "ModuleNotFoundError: " in done.stderr or "NoDevice: " in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr

@@ -7,13 +7,12 @@ import inspect
 import io
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import program
 from tensors import torch_or_skip
 
 torch = torch_or_skip()
@@ -239,13 +238,10 @@ def test_a_result_is_a_plain_dictionary_in_every_way(tmp_path: Path) -> None:
         assert agree(torch.load(stream, weights_only=True), tensors())
     torch.save(ours.load_file(path), tmp_path / "saved.pt")
     code = """
-import sys
 sys.modules["forebay"] = None
 import torch
 print(sorted(torch.load(sys.argv[1], weights_only=True)))
 """
-    run = [sys.executable, "-c", code, str(tmp_path / "saved.pt")]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(sorted(tensors()))
+    assert program(code, tmp_path / "saved.pt").stdout.strip() == str(sorted(tensors()))
     assert os.path.getsize(tmp_path / "saved.pt") < 10_000
 

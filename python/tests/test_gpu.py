@@ -9,7 +9,7 @@ from typing import Any
 
 import forebay
 import pytest
-from conftest import content
+from conftest import content, program
 from test_safetensors_ranks import STAGES, in_group, kill, world
 
 torch: Any = pytest.importorskip("torch", reason="no torch")
@@ -356,15 +356,9 @@ with forebay.open(path) as file:
     expected = open(path, "rb").read()[1:20_000_001]
     assert all(bytes(t.cpu().numpy()) == expected for t in tensors)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(large[0])],
-        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    program(
+        code, large[0], env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     )
-    assert done.returncode == 0, done.stderr
 
 
 def of_its_gpu(rank: int, path: Path) -> Any:

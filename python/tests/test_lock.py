@@ -15,6 +15,7 @@ from pathlib import Path
 
 import forebay
 import pytest
+from conftest import program
 from forebay import _forebay
 
 Data = tuple[Path, bytes]
@@ -105,11 +106,7 @@ def test_a_blocking_call_gives_the_lock_up_once_and_a_start_keeps_it(
 ) -> None:
     library, package = counting
     data[0].read_bytes()  # into the page cache
-    command = [sys.executable, "-c", CALLS, library, str(data[0]), package]
-    done = subprocess.run(
-        [*command, str(Path(__file__).parent)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+    done = program(CALLS, library, data[0], package, Path(__file__).parent, timeout=60)
     counts = json.loads(done.stdout)
     assert len(counts) == 22 and counts == {name: int(name[0]) for name in counts}
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import forebay
+from conftest import program
 
 
 def run(code: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    return program(textwrap.dedent(code), *arguments, timeout=60).stderr
 
 
 def test_the_loggers_level_selects_the_lines(tmp_path: Path) -> None:

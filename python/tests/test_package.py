@@ -15,19 +15,12 @@ from typing import Any
 import forebay
 import forebay.safetensors
 import pytest
+from conftest import program
 from forebay._sizes import size_of
 
 
 _ABOUT = ("kind", "message", "errno", "hint", "route", "path")
 """The fields of an error of the compiled part."""
-
-
-def python(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_an_import_is_quick() -> None:
@@ -40,7 +33,7 @@ print(time.process_time() - start)
     # Of the processor's time, of which a busy machine takes more as well, though not each time.
     took = []
     while not took or took[-1] >= 0.05 and len(took) < 20:
-        took.append(float(python(code)))
+        took.append(float(program(code).stdout))
     assert took[-1] < 0.05, f"{took} s"
 
 
@@ -55,7 +48,7 @@ heavy = {"asyncio", "numpy", "torch", "subprocess", "concurrent.futures", "loggi
          "dataclasses", "inspect", "json", "pathlib", "tempfile", "forebay.safetensors"}
 print(*sorted(name for name in heavy if sys.modules.get(name)))
 """
-    assert python(code).split() == []
+    assert program(code).stdout.split() == []
 
 
 def test_load_file_is_there_without_an_import_of_its_own(tmp_path: Path) -> None:
@@ -74,12 +67,12 @@ import forebay
 print(forebay.safetensors.patched.__name__, forebay.kvikio.CuFile.__name__, forebay.torch.load.__name__)
 print(forebay.blocks.BlockStore.__name__, forebay.stream.LayerStream.__name__)
 """
-    assert python(code).split() == ["patched", "CuFile", "load", "BlockStore", "LayerStream"]
+    assert program(code).stdout.split() == ["patched", "CuFile", "load", "BlockStore", "LayerStream"]
 
 
 def test_a_part_without_its_library_is_no_attribute() -> None:
     code = "import sys, forebay\nsys.modules['torch'] = None\nprint(hasattr(forebay, 'torch'))"
-    assert python(code) == "False\n"
+    assert program(code).stdout == "False\n"
 
 
 def test_public_names_are_those_that_users_import() -> None:
@@ -107,7 +100,7 @@ from forebay.safetensors import save_file
 save_file({{"weight": numpy.arange(6.0)}}, {str(tmp_path / "m.safetensors")!r})
 print(forebay.load_file({str(tmp_path / "m.safetensors")!r}, framework="numpy")["weight"].sum())
 """
-    assert python(code) == "15.0\n"
+    assert program(code).stdout == "15.0\n"
 
 
 @pytest.mark.parametrize("words", [["read", "file", "--gpu", "none"], ["--help"]])
@@ -121,7 +114,7 @@ def test_a_closed_stdout_is_an_error_of_the_command(tmp_path: Path, words: list[
 
 
 def test_no_thread_starts_before_the_first_transfer() -> None:
-    out = python(
+    out = program(
         """
 import os
 def threads():
@@ -132,21 +125,21 @@ engine = forebay.default_engine()
 print(threads() - before)
 """
     )
-    assert out.strip() == "0"
+    assert out.stdout.strip() == "0"
 
 
 def test_the_command_is_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
-    program = [sys.executable, "-m", "forebay"]
-    done = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True)
+    forebay = [sys.executable, "-m", "forebay"]
+    done = subprocess.run([*forebay, "--help"], capture_output=True, text=True, check=True)
     assert "Usage: forebay" in done.stdout and "bench" in done.stdout
-    done = subprocess.run([*program, "fly"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*forebay, "fly"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "fly" in done.stderr
-    read = [*program, "read", str(tmp_path / "file"), "--gpu", "none", "--format=json"]
+    read = [*forebay, "read", str(tmp_path / "file"), "--gpu", "none", "--format=json"]
     done = subprocess.run(read, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)
     done = subprocess.run(
-        [*program, "read", str(tmp_path / "missing")], capture_output=True, text=True, check=False
+        [*forebay, "read", str(tmp_path / "missing")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1 and "missing" in done.stderr
 

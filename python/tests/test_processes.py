@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import forebay
 import pytest
-from conftest import content
+from conftest import content, program
 
 Data = tuple[Path, bytes]
 
@@ -22,13 +21,7 @@ Data = tuple[Path, bytes]
 def run(script: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     """A Python of its own with `script`, which must end by itself."""
     code = "import forebay, os, sys, time\n" + textwrap.dedent(script)
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return program(code, *arguments, ends=None, timeout=100)
 
 
 def test_a_forked_child_has_an_engine_of_its_own(data: Data) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import random
-import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import content
+from conftest import content, program
 from faulty import mounted
 from forebay._forebay import Replacement
 from forebay.safetensors import load_file, safe_open, save_file
@@ -190,11 +188,7 @@ for number in range(rounds):
 assert len(os.listdir("/proc/self/fd")) == before and "interrupted" in seen
 """
     rounds = 60 * int(os.environ.get("FOREBAY_STRESS", "1"))
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path), str(seed), str(min(rounds, 3000))],
-        capture_output=True, text=True, timeout=1200, check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    program(code, path, seed, min(rounds, 3000), timeout=1200)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path: Path) -> None:
@@ -212,16 +206,8 @@ except OSError as error:
         names = [os.readlink(number) for number in numbers]
     print(error.errno, [name for name in names if {str(path.parent)!r} in name])
 """
-    assert run(code).stdout == "27 []\n"  # EFBIG
+    assert program(code).stdout == "27 []\n"  # EFBIG
     assert saved(path) == OLD and others(path) == []
-
-
-def run(code: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return done
 
 
 def test_files_of_killed_writers_go_with_the_next_save_and_others_stay(path: Path) -> None:
@@ -255,7 +241,7 @@ with Replacement({str(path)!r}) as new:
         print(os.waitstatus_to_exitcode(status))
     new.commit(False)
 """
-    assert run(code).stdout == "0\n3\n"
+    assert program(code).stdout == "0\n3\n"
     assert path.read_bytes() == b"new" and others(path) == []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import forebay
 import pytest
+from conftest import program
 from forebay.safetensors import FormatError, iterate, load_file, save_sharded
 from forebay.safetensors import _plan
 from forebay.safetensors import _sharded as module
@@ -307,10 +308,7 @@ save_sharded(model(7), folder, max_shard_size="8KB")
 assert set(os.listdir(folder)) == {{INDEX, *files_of(Path(folder))}}
 print(interrupted)
 """
-    run = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=1200, check=False)
-    assert done.returncode == 0, f"FOREBAY_SEED={seed}: {done.stderr}"
-    print(done.stdout)
+    print(program(code, tmp_path, timeout=1200).stdout)
 
 
 def test_a_missing_file_of_a_model_is_named(tmp_path: Path) -> None:

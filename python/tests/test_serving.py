@@ -10,6 +10,7 @@ from pathlib import Path
 
 import forebay
 import pytest
+from conftest import program
 from forebay._serving import checked, exchanged, rank
 
 
@@ -20,8 +21,7 @@ import forebay.vllm, forebay.sglang
 assert callable(forebay.vllm.register) and callable(forebay.sglang.register)
 print(sorted({"vllm", "sglang", "torch", "numpy", "forebay.safetensors"} & {*sys.modules}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert program(code).stdout == "[]\n"
 
 
 def test_servers_find_them() -> None:
@@ -64,8 +64,7 @@ def _registered(folder: Path, server: str, files: dict[str, str]) -> tuple[str, 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     code = f"import sys; sys.path.insert(0, sys.argv[1])\nimport forebay.{server} as it\nit.register()"
-    command = [sys.executable, "-W", "always", "-c", code, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = program(code, folder, flags=["-W", "always"])
     return done.stdout, done.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import array
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import forebay
 import pytest
+from conftest import program
 
 Data = tuple[Path, bytes]
 
@@ -58,9 +58,7 @@ def test_an_import_leaves_a_python_without_a_gil_without_it() -> None:
     if getattr(sys, "_is_gil_enabled", lambda: True)():
         pytest.skip("this Python has a GIL")
     code = "import sys, forebay, forebay.kvikio; print(sys._is_gil_enabled())"
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.strip() == "False", done.stderr
+    assert program(code, flags=["-W", "error"]).stdout.strip() == "False"
 
 
 SLOW = {
@@ -98,8 +96,7 @@ sys.meta_path.insert(0, Slow())
 threading.Thread(target=lambda: {SLOW[kind]}, daemon=True).start()
 began.wait()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    program(code, timeout=60)
 
 
 def test_the_default_engine_is_one() -> None:
@@ -114,9 +111,7 @@ threads = [threading.Thread(target=call) for _ in range(16)]
 [thread.join() for thread in threads]
 print(len(seen), len({id(engine) for engine in seen}))
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split() == ["16", "1"], done.stderr
+    assert program(code).stdout.split() == ["16", "1"]
 
 
 def test_one_file_is_read_in_every_way_at_once(engine: forebay.Engine, data: Data) -> None:

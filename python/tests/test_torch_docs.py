@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import program
 from tensors import torch_or_skip
 
 torch_or_skip()
@@ -25,12 +24,4 @@ def test_each_name_has_an_example() -> None:
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_runs(number: int, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EXAMPLES[number]],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    program(EXAMPLES[number], cwd=tmp_path)

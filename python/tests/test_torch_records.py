@@ -15,6 +15,7 @@ from typing import Any
 
 import forebay
 import pytest
+from conftest import program
 from tensors import device_or_skip, torch_or_skip
 
 torch = torch_or_skip()
@@ -372,10 +373,7 @@ found = torch.cat(list(records)).tolist()
 assert sorted(found) == list(range(1200)) and found != sorted(found)
 print("all")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
+    assert program(code).stdout == "all\n"
 
 
 def test_another_default_device_does_not_disturb(paths: list[Path]) -> None:
@@ -443,10 +441,8 @@ loop = iter(records)
 print(len(next(loop)))
 """
     for _ in range(5):  # whatever the thread is at
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+        done = program(code)
+        assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 def test_a_forked_process_has_loops_of_its_own(paths: list[Path]) -> None:
@@ -468,11 +464,7 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 print(len(torch.cat(list(loop))), flush=True)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    first, last = done.stdout.splitlines()
+    first, last = program(code).stdout.splitlines()
     assert first.startswith("103 the loop belongs to the parent process") and last == "101"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import forebay
 import forebay.kvikio as kvikio
 import pytest
+from conftest import program
 from forebay.kvikio import defaults
 
 Data = tuple[Path, bytes]
@@ -122,15 +122,8 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def environment(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("KVIKIO_")}
-    program = f"from forebay.kvikio import defaults; {code}"
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**kept, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    code = f"from forebay.kvikio import defaults; {code}"
+    return program(code, ends=None, env={**kept, **variables})
 
 
 @pytest.mark.parametrize(
