@@ -332,6 +332,40 @@ fn forks_during_copies_leave_every_byte_whole() {
     }
 }
 
+/// Forks during reads with O_DIRECT into memory of the caller, which children inherit and write to.
+#[test]
+fn forks_during_reads_into_a_callers_memory_leave_every_byte_whole() {
+    let _watchdog = Watchdog::start();
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        let rig = Rig::new(ring, "sim");
+        let mut memory = vec![0_u8; LEN + 4096];
+        let skip = memory.as_ptr().align_offset(4096);
+        for _ in 0..20 {
+            let _ = rig.file.evict().unwrap();
+            let part = &mut memory[skip..skip + LEN];
+            part.fill(0xee);
+            let (address, len) = (part.as_mut_ptr() as u64, LEN as u64);
+            // SAFETY: the memory outlives the transfer, and this process does not touch it until
+            // the transfer has ended.
+            let buffer = unsafe { rig.engine.borrow_host_memory(address, len) };
+            let transfer = rig.file.start_read(0, buffer, &rig.options(false)).unwrap();
+            let mut alive = Vec::new();
+            while !transfer.is_done() && alive.len() < 4 {
+                match fork() {
+                    Side::Child(child) => child.run(|_| {
+                        // SAFETY: a fork copies the memory, and no other thread of the child runs.
+                        unsafe { std::ptr::write_bytes(address as *mut u8, 0xdd, LEN) };
+                    }),
+                    Side::Parent(parent) => alive.push(parent),
+                }
+            }
+            assert_eq!(transfer.wait().0.unwrap().bytes, len);
+            assert!(memory[skip..skip + LEN] == rig.bytes, "other bytes arrived");
+            alive.into_iter().for_each(lab::fork::Parent::finish);
+        }
+    }
+}
+
 /// The kernel's flags of the mapping that holds an address.
 fn flags_of(address: u64) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
