@@ -1,11 +1,10 @@
 //! cuFile: NVIDIA's library for transfers between drives and GPUs, loaded at run time.
 //!
-//! `library` finds and loads it and holds its functions, `layout` the structures that it
-//! fills, and `failure` its errors with a hint for each. `probe` reports what it supports on a
-//! machine, `session` is its open driver with registered files and counters, and
-//! `sessions` all open sessions. `driver` opens it once per process, and `bounded` bounds the time
-//! of registrations. `provider` serves the engine's direct route. `simulated` is a library without a
-//! GPU.
+//! `library` finds and loads it and holds its functions, `layout` the structures that it fills, and
+//! `failure` its errors with a hint for each. `probe` reports what it supports on a machine,
+//! `session` is its open driver with registered files and counters, and `sessions` all open
+//! sessions. `driver` opens it once per process, and `bounded` bounds the time of registrations.
+//! `provider` serves the engine's direct route. `simulated` is a library without a GPU.
 //!
 //! The driver exists once per process. Its modes are fixed when it opens, and opening may hang. So
 //! a helper process opens it first ([`probe_cufile`]).

@@ -25,7 +25,7 @@ mod threads;
 mod transfer;
 mod unwind;
 
-use small::cold::ColdReads;
+use small::ring::ColdReads;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

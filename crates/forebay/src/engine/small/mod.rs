@@ -7,7 +7,8 @@
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
 mod borrowed;
-pub(super) mod cold;
+mod cold;
+pub(super) mod ring;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
