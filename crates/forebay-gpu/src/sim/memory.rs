@@ -253,7 +253,8 @@ pub(super) struct Registrations {
     ranges: BTreeMap<u64, Registration>,
     /// Number of attempts to unregister memory that queued copies still used.
     misused: usize,
-    /// The most bytes that were registered at one time.
+    /// Registered bytes, now and at most so far.
+    bytes: u64,
     most: u64,
 }
 
@@ -270,7 +271,8 @@ impl Registrations {
             return failed(Fault::AlreadyRegistered, detail);
         }
         self.ranges.insert(start, Registration { len, queued: 0, kept: None });
-        self.most = self.most.max(self.ranges.values().map(|range| range.len).sum());
+        self.bytes += len;
+        self.most = self.most.max(self.bytes);
         Ok(())
     }
 
@@ -313,7 +315,8 @@ impl Registrations {
                 self.misused += 1;
                 failed(Fault::InUse, format!("{queued} copies are queued on {start:#x}"))
             }
-            Some(_) => {
+            Some(range) => {
+                self.bytes -= range.len;
                 self.ranges.remove(&start);
                 Ok(())
             }
