@@ -7,6 +7,7 @@ mod corrupt;
 mod cufile;
 #[expect(unsafe_code, reason = "queues on streams of simulated GPUs")]
 mod limit;
+mod pinned;
 mod reset;
 mod several;
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
