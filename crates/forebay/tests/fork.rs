@@ -348,7 +348,7 @@ fn forks_during_reads_into_a_callers_memory_leave_every_byte_whole() {
             // SAFETY: the memory outlives the transfer, and this process does not touch it until
             // the transfer has ended.
             let buffer = unsafe { rig.engine.borrow_host_memory(address, len) };
-            let transfer = rig.file.start_read(0, buffer, &rig.options(false)).unwrap();
+            let transfer = rig.file.read(buffer).options(rig.options(false)).start().unwrap();
             let mut alive = Vec::new();
             while !transfer.is_done() && alive.len() < 4 {
                 match fork() {

@@ -26,7 +26,7 @@ fn twenty_thousand_pinned_buffers_are_usable_and_freed() {
     addresses.sort_unstable();
     assert!(addresses.windows(2).all(|pair| pair[0] + LEN as u64 <= pair[1]), "buffers overlap");
     for index in [0, 9_999, 19_999] {
-        file.read(0, &mut buffers[index]).unwrap();
+        file.read(&mut buffers[index]).run().unwrap();
         assert_eq!(buffers[index].as_slice(), Some(&[7; LEN][..]));
     }
     // Every second one is freed, and the space is usable again.
@@ -38,7 +38,7 @@ fn twenty_thousand_pinned_buffers_are_usable_and_freed() {
     buffers.extend((0..10_000).map(|_| pinned()));
     assert_eq!(buffers.len(), 20_000);
     for buffer in buffers.iter_mut().rev().take(3) {
-        file.read(0, &mut *buffer).unwrap();
+        file.read(&mut *buffer).run().unwrap();
         assert_eq!(buffer.as_slice(), Some(&[7; LEN][..]));
     }
 }
