@@ -28,7 +28,8 @@ def main(folder: str) -> None:
     loaded = {"weight": distribute_tensor(torch.zeros(64, 64), mesh, [Shard(1)]), "step": 0}
     dcp.load(loaded, storage_reader=Reader(folder))
     assert torch.equal(loaded["weight"].full_tensor().cpu(), whole)
-    print(f"rank {dist.get_rank()}: columns {tuple(loaded['weight'].to_local().shape)}, step {loaded['step']}")
+    shape = tuple(loaded["weight"].to_local().shape)
+    print(f"rank {dist.get_rank()}: columns {shape}, step {loaded['step']}")
     dist.destroy_process_group()
 
 

@@ -21,9 +21,10 @@ def main(path: Path) -> None:
     # A simulated GPU if there is none.
     gpu, device = ("cuda", "cuda") if torch.cuda.is_available() else ("sim", "cpu")
     file = forebay.open(path)
-    places = [TensorAt(file, n * SIZE, torch.float32, (WIDTH, WIDTH)) for n in range(LAYERS)]
+    shape = (WIDTH, WIDTH)
+    layers = [{"up": TensorAt(file, n * SIZE, torch.float32, shape)} for n in range(LAYERS)]
     hidden = start = torch.randn(8, WIDTH, device=device)
-    with torch.no_grad(), LayerStream([{"up": it} for it in places], gpu, gpu_budget=3 * SIZE) as stream:
+    with torch.no_grad(), LayerStream(layers, gpu, gpu_budget=3 * SIZE) as stream:
         for layer in stream:
             hidden = torch.tanh(hidden @ layer.tensors["up"])
 
