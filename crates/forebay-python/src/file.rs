@@ -1,6 +1,6 @@
 //! A file of an engine, for Python: the calls that move its bytes.
 
-#![expect(unsafe_code, reason = "queues on callers' streams, and borrows descriptors")]
+#![expect(unsafe_code, reason = "borrows descriptors")]
 
 use std::ffi::OsString;
 use std::mem;
@@ -125,11 +125,9 @@ pub(crate) fn options(
     sync: Option<&str>,
     urgent: bool,
 ) -> PyResult<RequestOptions> {
-    let mut options = RequestOptions::default();
     let bad = |error: forebay::Error| PyValueError::new_err(error.to_string());
-    options.route = route.map(str::parse).transpose().map_err(bad)?;
-    options.exact = exact;
-    options.sync = match sync {
+    let route = route.map(str::parse).transpose().map_err(bad)?;
+    let sync = match sync {
         None => SyncMode::None,
         Some("data") => SyncMode::Data,
         Some("all") => SyncMode::All,
@@ -138,10 +136,8 @@ pub(crate) fn options(
             return Err(PyValueError::new_err(text));
         }
     };
-    if urgent {
-        options.priority = Priority::Urgent;
-    }
-    Ok(options)
+    let priority = if urgent { Priority::Urgent } else { Priority::Normal };
+    Ok(RequestOptions { route, exact, sync, priority, ..RequestOptions::default() })
 }
 
 #[pymethods]
@@ -484,8 +480,7 @@ impl File {
                 Err(back) => Ok(back),
             },
         };
-        let (offset, options) = (call.offset, call.options);
-        let (usage, ordering) = (call.usage, call.ordering);
+        let &Call { usage, offset, options, ordering, .. } = call;
         let moved = interruptible(py, |go_on| {
             let mut lent = lent.or_else(|found| found.borrow(file.engine()))?;
             wait_until_ready(file.engine(), [&lent], ordering, go_on)?;
@@ -523,19 +518,13 @@ impl File {
         if lent.buffer.device().is_some() {
             call.stream.mark(call.ordering, call.memory)?;
         }
-        let (offset, buffer, options) = (call.offset, lent.buffer, call.options);
-        let (usage, ordering) = (call.usage, call.ordering);
+        let (&Call { usage, offset, options, ordering, .. }, buffer) = (call, lent.buffer);
         let started = py.detach(|| {
             let request = match usage {
                 Use::Target => file.read(buffer),
                 Use::Source => file.write(buffer),
             };
-            let request = request.at(offset).options(options);
-            match ordering {
-                // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
-                Ordering::Stream(stream) => unsafe { request.on(stream) }.start(),
-                _ => request.start(),
-            }
+            ordering.order(request.at(offset).options(options)).start()
         });
         Ok(Transfer::new(raised(py, started)?, self.engine.clone_ref(py)))
     }

@@ -1,5 +1,8 @@
 //! Callers' streams, of any library.
 
+#![expect(unsafe_code, reason = "queues on callers' streams")]
+
+use forebay::Request;
 use forebay::gpu::CallerStream;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -18,6 +21,15 @@ pub(crate) enum Ordering {
     None,
     /// After the work queued on this stream, without blocking the host.
     Stream(CallerStream),
+}
+
+impl Ordering {
+    /// Sets the stream of a request, if there is one.
+    pub(crate) fn order<Of, M>(self, request: Request<'_, Of, M>) -> Request<'_, Of, M> {
+        let Self::Stream(stream) = self else { return request };
+        // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
+        unsafe { request.on(stream) }
+    }
 }
 
 /// The caller's `stream=`: omitting it means `"current"`, unlike `None`.

@@ -15,7 +15,7 @@ use crate::waiting::Apart;
 use crate::whole;
 
 /// A transfer in progress. The memory it uses is kept alive until it has finished; dropping it does
-/// not stop it.
+/// not stop it, unlike in Rust, where the transfer owns its memory.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Transfer {
     transfer: Apart<Going>,

@@ -5,8 +5,6 @@
 //! has Python's calls, `tuples` and `arrays` parse the arguments, `addresses` borrows memory by
 //! address, `transfer` is the pending call, and `result` the outcome of each request.
 
-#![expect(unsafe_code, reason = "queues on callers' streams")]
-
 mod addresses;
 mod arrays;
 mod calls;
@@ -166,12 +164,7 @@ impl Requests {
                 Use::Target => live.read_many(&pieces, buffers),
                 Use::Source => live.write_many(&pieces, buffers),
             };
-            let request = request.options(options);
-            match ordering {
-                // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
-                Ordering::Stream(stream) => unsafe { request.on(stream) }.start(),
-                _ => request.start(),
-            }
+            ordering.order(request.options(options)).start()
         })?;
         Ok(ManyTransfer::new(raised(py, started)?, how.check))
     }
