@@ -1,9 +1,9 @@
 //! Links that other processes of the host use: they share its cores, caches and memory.
 //!
-//! A file in memory has an entry of eight bytes for each engine: the time of its last look, a
-//! random number, and the links that it has used since the look before. An entry that is too old is
-//! free, so a process that is killed leaves nothing. The file belongs to one user, and is opened
-//! for each look: it may have been removed. A container with a `/dev/shm` of its own sees its own
+//! A file in memory holds an entry of eight bytes per engine: the time of its last look, a random
+//! number, and the links used since the look before. Entries that are too old are free, so the
+//! entry of a killed process expires. The file belongs to a user, and is opened for every look,
+//! because it may have been removed. A container with a `/dev/shm` of its own sees its own
 //! processes only; its affinity and its quota still bound its readers.
 
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 const EVERY_MS: u64 = 200;
 const OLD_MS: u64 = 700;
 
-/// Number of engines that the file has room for; those beyond are not counted.
+/// Maximum number of entries; further engines are not counted.
 const ENTRIES: usize = 128;
 
 /// The engine's own entry, the links it uses, and the time of the next look.
@@ -33,7 +33,7 @@ pub struct Neighbours {
     id: u16,
     /// The index of its entry.
     place: Lock<Option<usize>>,
-    /// A bit for each link used since the last look.
+    /// A bit per link used since the last look.
     used: AtomicU64,
     made: Instant,
     /// Since then.
@@ -99,7 +99,7 @@ impl Neighbours {
     }
 
     /// Notes that the engine uses this link. Until the next look, all but the first note of a link
-    /// cost one load of a shared cache line.
+    /// cost a load of a shared cache line.
     pub fn note(&self, link: usize) {
         let bit = 1 << link.min(63);
         if self.used.load(Ordering::Relaxed) & bit == 0 {
@@ -107,8 +107,8 @@ impl Neighbours {
         }
     }
 
-    /// Publishes how many links this engine has used since its last look, and those that
-    /// `note_used` notes. Returns how many others use; `None` if the last look was just now.
+    /// Publishes how many links this engine used since its last look, with those that
+    /// `note_used` notes. Returns how many all other engines use; `None` if the last look was just now.
     pub fn look(&self, now: Instant, note_used: impl FnOnce()) -> Option<usize> {
         let now_ms = now.saturating_duration_since(self.made).as_millis();
         let now_ms = u64::try_from(now_ms).expect("less than 500 million years");
@@ -136,7 +136,7 @@ impl Neighbours {
         }
         let entries = bytes.map(Entry::of_bytes);
         let mut place = self.place.lock();
-        // Another engine may have taken the same entry at the same time.
+        // A second engine may have claimed the same entry at the same time.
         *place = place
             .filter(|&index| entries[index].id == self.id)
             .or_else(|| entries.iter().position(|entry| entry.is_free(now_ms)));
@@ -167,8 +167,8 @@ fn ahead_ms(offsets: &str) -> i64 {
     offsets.lines().find_map(of_line).unwrap_or(0)
 }
 
-/// Opens the file, or makes it. `None` for what may be another file: one of another user, one that
-/// others may write, one that has a second name, a longer one, or no plain file.
+/// Opens or creates the file. `None` if it may be foreign: owned by a different user, writable by
+/// more users, with a second name, longer, or no plain file.
 fn open(path: &Path) -> Option<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut options = OpenOptions::new();

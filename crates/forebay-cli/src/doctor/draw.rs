@@ -10,7 +10,7 @@ use crate::read::proof;
 
 /// Spaces as wide as the words before the answer.
 const INDENT: &str = "           ";
-/// Spaces as wide as the word before each entry.
+/// Spaces as wide as the word before an entry.
 const LEAD: &str = "          ";
 
 /// The answer, with escape codes for colours.
@@ -57,17 +57,13 @@ pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String
         entry(&mut out, State::Unknown, "not moved", reason, look);
     }
     if !rest.is_empty() {
-        let count = |state: State, one: &str, many: &str| {
+        let states = [State::Problem, State::Warning, State::Unknown, State::Ok];
+        let counts = states.into_iter().filter_map(|state| {
             let count = rest.iter().filter(|check| check.state == state).count();
-            (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
-        };
-        let counts = [
-            count(State::Problem, "problem", "problems"),
-            count(State::Warning, "warning", "warnings"),
-            count(State::Unknown, "unknown", "unknown"),
-            count(State::Ok, "ok", "ok"),
-        ];
-        let counts: Vec<String> = counts.into_iter().flatten().collect();
+            let s = if count > 1 && state <= State::Warning { "s" } else { "" };
+            (count > 0).then(|| format!("{count} {}{s}", state.name()))
+        });
+        let counts: Vec<String> = counts.collect();
         let (more, transfers) = (rest.len(), report.transfers.len());
         let (s, ss) = (if more == 1 { "" } else { "s" }, if transfers == 1 { "" } else { "s" });
         let text = format!(
@@ -80,7 +76,7 @@ pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String
 }
 
 /// Whether a check belongs to the answer: something is broken, costs speed, or keeps the nearest
-/// direct path closed. Without a GPU only its own check matters, if there is a step to take.
+/// direct path closed. Without a GPU only its own check matters, if it names a step.
 fn matters(report: &DoctorReport, check: &Check) -> bool {
     let closes = || match report.found.ways.first() {
         Some(way) if !way.is_open => check.blocks.contains(&way.way),

@@ -25,9 +25,9 @@ pub struct DoctorReport {
     pub target: Option<String>,
     /// Whether something that was set up does not work, so that the command ends with 1.
     pub broken: bool,
-    /// Whether bytes go to the GPU directly, and what is missing if not.
+    /// Whether bytes reach the GPU directly, and what is missing if not.
     pub answer: String,
-    /// The route of bytes; of a replay, the best one that the checks leave open.
+    /// The route of bytes; of a replay, the best that the checks allow.
     pub sentence: String,
     /// The transfers; empty for a replay.
     pub transfers: Vec<Transfer>,
@@ -35,7 +35,7 @@ pub struct DoctorReport {
     pub not_moved: Option<String>,
 }
 
-/// One transfer.
+/// A transfer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Transfer {
     /// Reads go from the file to the GPU.
@@ -70,7 +70,7 @@ pub enum End {
 }
 
 impl Transfer {
-    /// A transfer that has moved nothing yet.
+    /// A transfer before its first byte.
     #[must_use]
     pub fn new(direction: Direction, required: Route) -> Self {
         let (routes, verdict, reason) = (Vec::new(), None, None);
@@ -78,13 +78,13 @@ impl Transfer {
         Self { direction, required, end, bytes, seconds, routes, verdict, reason }
     }
 
-    /// A transfer that has failed.
+    /// A failed transfer.
     #[must_use]
     pub fn failed(direction: Direction, required: Route, failure: &Failure) -> Self {
         Self::new(direction, required).ending(End::Failed, failure.in_one_line())
     }
 
-    /// Gives it another end, for this reason.
+    /// Sets its end, for this reason.
     #[must_use]
     pub fn ending(self, end: End, reason: impl Into<String>) -> Self {
         Self { end, reason: Some(reason.into()), ..self }
@@ -129,7 +129,7 @@ impl DoctorReport {
         report
     }
 
-    /// Whether bytes go to the GPU directly, and what is missing if not.
+    /// Whether bytes reach the GPU directly, and what is missing if not.
     pub(super) fn answer(&self) -> String {
         let tried = || self.transfers.iter().filter(|transfer| transfer.required == Route::Direct);
         if let Some(moved) = tried().rfind(|transfer| transfer.end == End::Moved) {

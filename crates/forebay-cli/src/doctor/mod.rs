@@ -1,8 +1,8 @@
 //! `forebay doctor`: whether bytes of a path can go to a GPU directly, and what to do about it;
 //! with `--tree` the storage map ([`crate::map`]).
 //!
-//! The package `forebay_doctor` examines. This module makes a transfer of a few MiB in each
-//! direction (`transfers`), and has the output: [`json`]'s plain data, and `draw`.
+//! The package `forebay_doctor` examines. This module makes a transfer of a few MiB in both
+//! directions (`transfers`), and shows the output: [`json`]'s plain data, and `draw`.
 
 mod draw;
 pub mod json;
@@ -134,7 +134,7 @@ fn closed((seen, _): &Answer) -> Option<String> {
     (!seen.opened).then(why)
 }
 
-/// The route of the bytes: the first one, in order of preference, that moved all of them.
+/// The route of the bytes: the first, in order of preference, that moved all of them.
 fn sentence(report: &DoctorReport, target: &Target) -> String {
     let is_whole = |transfer: &&Transfer| {
         let mut routes = transfer.routes.iter().map(|share| share.route);

@@ -1,4 +1,4 @@
-//! `--record` and `--fixture`: a record of this system, and a recorded one.
+//! `--record` and `--fixture`: writes and opens records of a system.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Moves a few MiB in each direction between the path and the GPU, by each possible route: one
+//! Moves a few MiB in both directions between the path and the GPU, by every possible route: a
 //! request of the core's engine method, which verifies every byte.
 //!
 //! A named file is only read. In a folder scratch is made, by the rules of [`scratch`]: only files
-//! made here are written. The first read and write by each route have a time limit. All of it runs
+//! made here are written. The first read and write by a route have a time limit. All of it runs
 //! on a separate thread, since other calls have none: a path may stop answering at any time.
 
 use std::fs::File;
@@ -35,10 +35,10 @@ use forebay_measure::workload::{self, Lane, Load};
 
 use super::json::{End, Transfer};
 
-/// Bytes of each transfer.
+/// Bytes of a transfer.
 const LEN: u64 = 4 * MIB;
-/// Time limit of the first read or write by a route: a drive in standby takes some seconds to
-/// answer.
+/// Time limit of the first read or write by a route: a drive in standby answers after some
+/// seconds.
 pub(super) const BOUND: Duration = Duration::from_secs(10);
 /// Longest time without progress, in time limits of a read: the read, the plain calls before and
 /// after it, and the opening of cuFile.
@@ -171,8 +171,8 @@ impl Run {
     }
 
     /// Makes a first transfer by `route`, which also makes the engine open cuFile: its counters can
-    /// only be read from then on. Returns why the route is unavailable, if it is. Another error of
-    /// a transfer recurs in the next one.
+    /// only be read from then on. Returns why the route is unavailable, if it is. Other errors of
+    /// a transfer recur in the next.
     fn first(&self, direction: Direction, route: Route) -> Result<Option<String>> {
         let memory = self.target.allocate(&self.engine, self.len)?;
         let mut how = OpenOptions::default();
@@ -191,7 +191,7 @@ impl Run {
         }
     }
 
-    /// Makes one transfer, between two readings of independent counters, and verifies its bytes.
+    /// Makes a transfer, between two readings of independent counters, and verifies its bytes.
     fn transfer(&self, direction: Direction, route: Route) -> Result<Transfer> {
         let is_write = direction == Direction::Write;
         let end = workload::End::Bytes(self.len);
@@ -217,7 +217,7 @@ impl Run {
         let (end, reason) = match ready.check(&self.engine, &Most::USUAL)?.right {
             Some(true) => return Ok(transfer.judged()),
             _ if is_write => (End::Failed, "the file differs from what was written"),
-            // Another process may write to a file that is not ours.
+            // A different process may write to a file that is not ours.
             _ if self.plain()? != before => (End::Refused, "the file changed during the read"),
             _ => (End::Failed, "the bytes that arrived differ from the file"),
         };

@@ -1,4 +1,4 @@
-//! The most that the drives below the paths, the network and the GPUs can carry: one by one and
+//! The most that the drives below the paths, the network and the GPUs can carry: alone and
 //! together.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::look::{Look, Tone, Word};
 use crate::report::grid::{Fields, Grid};
 use crate::report::numbers::{digits, percent};
 
-/// Most drives with a row each.
+/// Most drives with rows of their own.
 const DRIVES_MAX: usize = 8;
 
 impl CeilingRow {
@@ -76,7 +76,7 @@ fn memory(channels: &Channels) -> [CeilingRow; 2] {
     })
 }
 
-/// How many more such drives all GPUs could take, if the drives bind.
+/// How many more such drives would fill all GPUs, if the drives bind.
 fn more_drives(source: &CeilingRow, count: usize, target: &CeilingRow) -> Option<String> {
     let (drives, gpus) = (source.read.as_ref()?.expected, target.read.as_ref()?.expected);
     let each = drives / count as f64;
@@ -156,7 +156,7 @@ fn refined(mut leaf: Leaf, system: &System, shares: &[MeasuredShare]) -> Leaf {
     leaf
 }
 
-/// The streams of all paths over drives whose rates are known. Paths with one queue have the same.
+/// The streams of all paths over drives whose rates are known. Paths with the same queue have the same.
 fn of_paths<'a>(
     report: &MapReport,
     local: &'a BTreeMap<DriveId, Leaf>,
@@ -191,7 +191,7 @@ fn arranged(report: &MapReport, leaves: &[Leaf]) -> String {
     }
 }
 
-/// A row for each of several devices, or one for all if they are alike.
+/// Rows of several devices, or a common row if they are alike.
 fn alone(leaves: &[Leaf], name: &str) -> Vec<CeilingRow> {
     if leaves.len() < 2 {
         return Vec::new();
@@ -218,10 +218,10 @@ fn alone(leaves: &[Leaf], name: &str) -> Vec<CeilingRow> {
     rows
 }
 
-/// The shares that a run of `bench` with one drive and one GPU of a report reached.
+/// The shares that a run of `bench` with a single drive and GPU of a report reached.
 ///
 /// # Errors
-/// The file has no limit of such a drive or GPU.
+/// The file lacks a limit of such a drive or GPU.
 pub(super) fn shares(
     report: &MapReport,
     system: &System,
@@ -267,8 +267,8 @@ pub(super) fn shares(
     Ok(shares)
 }
 
-/// The ceilings of a report's drives and GPUs, of the memory, and of the network cards if it has
-/// drives elsewhere.
+/// The ceilings of a report's drives and GPUs, of the memory, and of the network cards if drives are
+/// elsewhere.
 pub(super) fn rows(
     report: &MapReport,
     system: &System,

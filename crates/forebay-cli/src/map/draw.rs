@@ -1,4 +1,4 @@
-//! The report for people: one tree for each path, then the GPUs and how far each drive is.
+//! The report for people: a tree per path, then the GPUs and how far the drives are.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use super::json::{Extents, Gpu, MapReport, PathMap};
 use super::look::{Look, Tone, Word};
 use super::words::{Scene, named};
 
-/// Most steps that are drawn of one path.
+/// Most steps that are drawn of a path.
 const STEPS_MAX: usize = 600;
 /// Most nested steps that are drawn.
 const DEPTH_MAX: usize = 48;
@@ -43,7 +43,7 @@ pub(crate) fn render(report: &MapReport, look: Look) -> String {
 fn warned<'a>(report: &'a MapReport, map: &PathMap) -> HashSet<&'a str> {
     let ours = report.warnings.iter().filter(|warning| match &warning.path {
         Some(path) => *path == map.path,
-        // Each drive's line already shows its distance from the GPUs.
+        // The drives' lines already show their distances from the GPUs.
         None => warning.rule != "across_sockets",
     });
     ours.flat_map(|warning| warning.about.iter().map(String::as_str)).collect()
@@ -106,7 +106,7 @@ impl Tree<'_> {
         let names: Vec<String> = names.collect();
         let text = match (names.as_slice(), map.queue.layout.name()) {
             ([], _) => "of unknown drives".to_owned(),
-            // A loop device has its own queue, whatever its image is stored on.
+            // A loop device is a queue of its own, whatever its image is stored on.
             ([one], _) if map.queue.id.as_str() != map.queue.members[0].as_str() => {
                 format!("its own, above {one}")
             }
@@ -241,7 +241,7 @@ mod tests {
         let text = drawn(&report, Look(80));
         assert!(text.contains("… deeper steps are left out"), "{text}");
         assert!(text.lines().count() < DEPTH_MAX + 10);
-        // Freed iteratively: the compiler's drop recurses once for each step.
+        // Freed iteratively: the compiler's drop recurses once per step.
         let mut rest = std::mem::take(&mut report.maps[0].steps.children);
         while let Some(mut step) = rest.pop() {
             rest.append(&mut step.children);

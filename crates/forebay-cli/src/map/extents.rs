@@ -1,4 +1,4 @@
-//! The location of a file's bytes on its drives: adjacent runs are merged and summed for each
+//! The location of a file's bytes on its drives: adjacent runs are merged and summed per
 //! drive.
 
 use forebay_topology::{Extent, Piece, Resolver, StorageMap};
@@ -7,7 +7,7 @@ use super::json::{Extents, OnDrive};
 
 /// The most extents requested from the file system.
 const EXTENTS_MAX: usize = 64 << 10;
-/// Runs that are shown one by one.
+/// Runs that are listed.
 pub(crate) const RUNS_MAX: usize = 16;
 /// Bytes that are mapped at a time: a striped volume cuts them into pieces, of which the topology
 /// accepts 65,536 at most.
@@ -15,7 +15,7 @@ const STEP: usize = 128 << 20;
 /// Most such parts of a file: 128 TiB. A record may claim more.
 const PARTS_MAX: usize = 1 << 20;
 
-/// Queries the file system, and maps each extent down to the drives.
+/// Queries the file system, and maps the extents down to the drives.
 pub(crate) fn gather(resolver: &Resolver, map: &StorageMap) -> Extents {
     if map.root.number("size_bytes").is_none() {
         return Extents { refused: Some("not a regular file".into()), ..Extents::default() };
@@ -58,7 +58,7 @@ fn summed(
     sum
 }
 
-/// Adds a piece to the open run, or begins another one.
+/// Adds a piece to the open run, or begins a new run.
 fn add(sum: &mut Extents, open: &mut Option<Piece>, piece: Piece) {
     let known = sum.drives.iter().position(|on| on.drive == piece.drive);
     let known = known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Converts the topology's answers to the report. It decides nothing and leaves nothing out.
+//! Converts the topology's answers to the report. It decides and omits nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -80,7 +80,7 @@ pub(crate) fn is_concatenated(step: &Layer) -> bool {
 }
 
 /// The names of network cards with RDMA. A record without the folder does not show whether there
-/// are cards; a live system without it has none.
+/// are cards; on a live system there are none then.
 fn rdma_devices(system: &System) -> Option<Vec<String>> {
     let cards = system.list("sys/class/infiniband").ok();
     cards.or_else(|| system.is_live().then(Vec::new))

@@ -20,17 +20,17 @@ pub struct MapReport {
     pub schema: u32,
     /// The folder of the replayed record; null if this machine was examined.
     pub replay: Option<String>,
-    /// The machine and the command; null for a replay, which describes another machine.
+    /// The machine and the command; null for a replay of a record.
     pub environment: Option<Environment>,
     /// The GPUs on PCI.
     pub gpus: Vec<Gpu>,
-    /// All drives under the paths, each once.
+    /// All drives under the paths, without duplicates.
     pub drives: Vec<Drive>,
-    /// Each GPU with each drive.
+    /// All pairs of GPUs and drives.
     pub distances: Vec<Pair>,
     /// Network cards with RDMA; null if unknown.
     pub rdma_devices: Option<Vec<String>>,
-    /// One for each path.
+    /// By path.
     pub maps: Vec<PathMap>,
     /// The most that drives, network and GPUs can carry.
     pub ceilings: Vec<CeilingRow>,
@@ -68,7 +68,7 @@ pub struct Gpu {
     pub index: usize,
     /// Its name, if its driver reports it.
     pub name: Option<String>,
-    /// Bytes of its memory that other devices can reach over PCI at once.
+    /// Bytes of its memory that other devices can reach over PCI together.
     pub bar1_size: Option<u64>,
     /// Its PCI location. `link` is its current state: most likely idle.
     pub pci: PciDevice,
@@ -86,7 +86,7 @@ pub struct Pair {
     pub distance: Distance,
 }
 
-/// The map of one path.
+/// The map of a path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PathMap {
     /// The path as given.
@@ -114,19 +114,19 @@ pub struct Extents {
     pub complete: bool,
     /// Bytes of them.
     pub bytes: u64,
-    /// Bytes on each drive.
+    /// Bytes by drive.
     pub drives: Vec<OnDrive>,
-    /// Bytes with unknown location, for each reason.
+    /// Bytes with unknown location, by reason.
     pub unplaced: BTreeMap<String, u64>,
     /// The first runs on drives, with adjacent runs merged.
     pub first: Vec<Piece>,
-    /// Number of runs on drives, of which `first` has the first ones.
+    /// Number of runs on drives, of which `first` lists some.
     pub runs: u64,
     /// Why the file system reports nothing.
     pub refused: Option<String>,
 }
 
-/// A file's bytes on one drive.
+/// A file's bytes on a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OnDrive {
     /// The drive's id.

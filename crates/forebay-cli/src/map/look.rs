@@ -1,6 +1,6 @@
 //! How a map looks on this terminal: colours, width.
 //!
-//! External text is sanitized here, in one place, for all callers.
+//! External text is sanitized here, in a single place, for all callers.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -47,7 +47,7 @@ impl Look {
         self.flow(out, first, next, words);
     }
 
-    /// Writes words, each with what separates it from the next one.
+    /// Writes words, with their separators.
     fn flow<'a>(
         self,
         out: &mut String,

@@ -69,7 +69,7 @@ pub(crate) fn of_host(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Optio
     ceilings::of_host(&gather(resolver, paths, None, false), resolver.system(), way)
 }
 
-/// How the verb ends: a path that could not be mapped fails it, after the others were shown.
+/// How the verb ends: a path that could not be mapped fails it, after the rest was shown.
 fn verdict(report: &MapReport, shown: Result<()>) -> Result<()> {
     let mut failures = report.failures.iter().map(|failed| {
         let failure = Failure::new(format!("cannot map `{}`", failed.path)).because(&failed.reason);

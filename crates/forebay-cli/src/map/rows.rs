@@ -1,5 +1,5 @@
 //! What keeps rows of a benchmark from being what their titles say: caches that no eviction
-//! reaches, bytes that no drive stores, and syncs that no drive sees. One place for all verbs.
+//! reaches, bytes that no drive stores, and syncs that no drive sees. All verbs use it.
 //!
 //! A certain fault removes the rows, a possible one is a warning. Not visible from this machine:
 //! discarded ranges of a block device, an NFS export with `async`, caches of a virtual machine's
@@ -18,7 +18,7 @@ use crate::report::numbers::percent;
 /// A kind of step, which of them, and a text with their facts in braces.
 type Rule = (LayerKind, fn(&Layer) -> bool, &'static str);
 
-/// Steps with a cache that no eviction reaches, each with the end of "cold reads of `PATH` may not
+/// Steps with a cache that no eviction reaches, with the end of "cold reads of `PATH` may not
 /// reach its drive: ".
 const CACHES: [Rule; 8] = [
     (
@@ -73,9 +73,9 @@ const SHARE_MIN: f64 = 0.01;
 /// What the rows of a path can be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rows {
-    /// Why none is cold, and why the storage has no limit.
+    /// Why none is cold, and why the storage lacks a limit.
     pub(crate) no_cold: Option<String>,
-    /// Warnings about bytes that are not read from a drive as they are: the storage has no limit.
+    /// Warnings about bytes that are not read from a drive as they are: the storage lacks a limit.
     pub(crate) unstored: Vec<String>,
     /// Why none is written and synced.
     pub(crate) no_sync: Option<String>,

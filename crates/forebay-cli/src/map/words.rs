@@ -26,7 +26,7 @@ const USUAL: [(&str, &str); 9] = [
     ("connections", "1"),
 ];
 
-/// What is shown of a kind of step, in order: a fact, or one value of it (flags are `yes` or `no`),
+/// What is shown of a kind of step, in order: a fact, or a value of it (flags are `yes` or `no`),
 /// and its text, in which `{}` stands for the value. Without a fact the text is always shown.
 const SHOWN: [(LayerKind, &str, Tone, &str); 48] = [
     (Path, "compressed=yes", Bad, "compressed"),
@@ -90,7 +90,7 @@ impl Scene<'_> {
     /// The words of the line for these steps, the upper one first.
     pub(crate) fn words(&self, steps: &[&Layer]) -> Vec<Word> {
         let mut words: Vec<Word> = steps.iter().flat_map(|step| self.step(step)).collect();
-        // What shares the line of the step above is a fact of that one.
+        // What shares the line of the step above is a fact of that step.
         words
             .iter_mut()
             .skip(1)
@@ -186,7 +186,7 @@ fn name(step: &Layer) -> &str {
     step.text("called").or(step.text("volume")).unwrap_or(&step.name)
 }
 
-/// A fact of [`SHOWN`] as text; `None` if it is unknown, usual or has another value.
+/// A fact of [`SHOWN`] as text; `None` if it is unknown, usual or differs.
 fn value(step: &Layer, fact: &str) -> Option<String> {
     let (fact, only) = fact.split_once('=').map_or((fact, None), |(fact, only)| (fact, Some(only)));
     let value = text(step, fact)?;
@@ -231,8 +231,8 @@ fn members(step: &Layer) -> String {
     }
 }
 
-/// The path of a step, if the step is another path to a drive that is already shown: the kernel has
-/// several disks for one drive.
+/// The path of a step, if the step is a second path to a drive that is already shown: the kernel lists
+/// several disks for a drive.
 pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Layer) -> Option<&'a DrivePath> {
     let drive = report.drive(step.text("drive")?)?;
     let path = drive.paths.iter().find(|path| path.name == step.name)?;
@@ -245,7 +245,7 @@ pub(crate) fn spins(drive: &Drive) -> bool {
     drive.rotational == Some(true) && !drive.transport().to_string().starts_with("virtio")
 }
 
-/// The GPUs at each distance from a drive, the nearest first.
+/// The GPUs by distance from a drive, the nearest first.
 fn distances(report: &MapReport, drive: &DriveId) -> impl Iterator<Item = Word> {
     const ORDER: [(&str, Tone, &str); 6] = [
         ("same_switch", Tone::Good, "same switch as {}"),

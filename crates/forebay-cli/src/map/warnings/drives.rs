@@ -11,7 +11,7 @@ use crate::map::gather::gather;
 use crate::map::json::MapReport;
 use crate::map::words::{named, spins};
 
-/// Each path to a drive.
+/// All paths to drives.
 fn paths(report: &MapReport) -> impl Iterator<Item = (&Drive, &DrivePath)> {
     report.drives.iter().flat_map(|drive| drive.paths.iter().map(move |path| (drive, path)))
 }
@@ -80,7 +80,7 @@ pub(super) fn across_sockets(report: &MapReport) -> Vec<Found> {
     across(report, |_| true, named)
 }
 
-/// Drives on another socket than GPUs that are used. `name` names GPUs.
+/// Drives on a different socket than GPUs that are used. `name` names GPUs.
 fn across(
     report: &MapReport,
     is_used: impl Fn(&usize) -> bool,
@@ -113,7 +113,7 @@ fn across(
     found.collect()
 }
 
-/// One of several paths to a drive is down.
+/// Some of several paths to a drive are down.
 pub(super) fn path_down(report: &MapReport) -> Vec<Found> {
     let found = report.drives.iter().filter_map(|drive| {
         let down = || drive.paths.iter().filter(|path| !path.live);

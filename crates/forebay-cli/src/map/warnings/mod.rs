@@ -1,6 +1,6 @@
-//! Warnings of settings that cost speed, each with the next thing to try.
+//! Warnings of settings that cost speed, with the next thing to try.
 //!
-//! One table of rules, each a pure function of the report. `drives` checks drives, links and GPUs.
+//! A table of rules, which are pure functions of the report. `drives` checks drives, links and GPUs.
 //! A rule is silent about unknown facts.
 
 mod drives;
@@ -15,7 +15,7 @@ use super::words::{self, Scene};
 /// Most names that a warning lists.
 const NAMES_MAX: usize = 4;
 
-/// One possible problem.
+/// A possible problem.
 pub(crate) struct Rule {
     /// Its name in JSON.
     pub(crate) name: &'static str,
@@ -23,7 +23,7 @@ pub(crate) struct Rule {
 }
 
 enum Check {
-    /// Checks each step of these kinds, or of any kind if there are none. The text has the step's
+    /// Checks all steps of these kinds, or of any kind if there are none. The text has the step's
     /// facts in braces.
     Step(&'static [LayerKind], fn(&Scene<'_>, &Layer) -> bool, &'static str),
     /// Checks the drives and GPUs of all paths.
@@ -214,7 +214,7 @@ fn is_tcp(step: &Layer) -> bool {
     step.text("protocol").is_some_and(|protocol| protocol.starts_with("tcp"))
 }
 
-/// Whether the machine has cards with RDMA.
+/// Whether there are cards with RDMA.
 fn has_rdma(scene: &Scene<'_>) -> bool {
     scene.report.rdma_devices.as_ref().is_some_and(|cards| !cards.is_empty())
 }
