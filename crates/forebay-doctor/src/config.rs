@@ -22,11 +22,8 @@ impl Config {
     }
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
-        let mut checks = vec![self.file()];
-        checks.push(self.keys(facts));
-        if self.settings.is_ok() {
-            checks.extend(self.listed(facts));
-        }
+        let mut checks = vec![self.file(), self.keys(facts)];
+        checks.extend(self.listed(facts));
         checks.extend(self.compat());
         let others: Vec<String> = self
             .variables
@@ -139,8 +136,8 @@ impl Config {
         }
     }
 
-    fn listed(&self, facts: &Facts) -> Vec<Check> {
-        let Ok(settings) = &self.settings else { return Vec::new() };
+    fn listed(&self, facts: &Facts) -> Option<Check> {
+        let settings = self.settings.as_ref().ok()?;
         let list = |name: &str| {
             // The second is its older name.
             let lists = ["denylist", "blacklist"].map(|list| settings.get(list)?.get(name));
@@ -160,15 +157,12 @@ impl Config {
         }));
         found.extend(list("drivers").into_iter().filter(|name| Some(*name) == storage.module()));
         if found.is_empty() {
-            return vec![CUFILE_DENYLIST.ok("nothing of this path is on one")];
+            return Some(CUFILE_DENYLIST.ok("nothing of this path is on one"));
         }
         let names = format!("`{}`", found.join("`, `"));
         let check = CUFILE_DENYLIST.problem(format!("{names} is on a list of `denylist`"), BOTH);
-        vec![
-            check
-                .step(format!("take {names} from `denylist` in {}", self.path))
-                .needs(format!("{names} off cuFile's `denylist`")),
-        ]
+        let check = check.step(format!("take {names} from `denylist` in {}", self.path));
+        Some(check.needs(format!("{names} off cuFile's `denylist`")))
     }
 
     fn compat(&self) -> Option<Check> {

@@ -1,7 +1,7 @@
 //! Checks of cuFile itself, from the report of the probe child.
 
 use super::facts::Facts;
-use super::report::{BOTH, Check, DirectPath, NVIDIA_FS, P2PDMA};
+use super::report::{BOTH, Check, DirectPath};
 use super::topics::*;
 use forebay_cufile::{End, Seen};
 
@@ -88,16 +88,8 @@ fn served(seen: &Seen, facts: &Facts) -> Option<Check> {
     };
     let list = ways.join(", ");
     // Versions before 1.16 report only that the storage is supported, not the path.
-    let closed: Vec<DirectPath> = match ways.is_empty() {
-        true => Vec::new(),
-        false => {
-            let all = [(P2PDMA[0], "p2pdma"), (NVIDIA_FS[0], "nvidia-fs")];
-            all.iter()
-                .filter(|(_, name)| !ways.iter().any(|w| w == name))
-                .map(|(w, _)| *w)
-                .collect()
-        }
-    };
+    let names = |path: &DirectPath| ways.is_empty() || ways.iter().any(|way| way == path.name());
+    let closed: Vec<DirectPath> = BOTH.iter().copied().filter(|path| !names(path)).collect();
     let seen = if list.is_empty() { wanted.into() } else { format!("{wanted}: {list}") };
     Some(CUFILE_STORAGE.ok(seen).closing(&closed))
 }

@@ -21,13 +21,12 @@ impl Devices {
                 true => "give the container the GPU (`--gpus all`)",
                 false => "`nvidia-modprobe -u -c 0` makes them, or `nvidia-smi` as root",
             };
-            return Some(
-                GPU_DEVICES
-                    .problem(format!("the driver is loaded, and there is no /dev/{FIRST}"), BOTH)
-                    .step(step)
-                    .needs("the GPU's devices in /dev")
-                    .broken_if(matches!(facts.gpu_wish, GpuWish::At(_))),
-            );
+            return GPU_DEVICES
+                .problem(format!("the driver is loaded, and there is no /dev/{FIRST}"), BOTH)
+                .step(step)
+                .needs("the GPU's devices in /dev")
+                .broken_if(matches!(facts.gpu_wish, GpuWish::At(_)))
+                .into();
         }
         let of_gpus = || self.answers.iter().filter(|(name, _)| is_gpu(name));
         let open = of_gpus().filter(|(_, answer)| answer.is_ok()).count();

@@ -578,7 +578,7 @@ impl Storage {
     pub(super) fn read(system: &System, map: StorageMap) -> Self {
         let is_file = map.exists && map.root.number("size_bytes").is_some();
         let flags = if is_file { system.extent_flags(&map.path) } else { Ok(0) };
-        let heads = system.names("sys/block", |name| name.starts_with("nvme") && is_path(name));
+        let heads = system.names("sys/block", |name| head(name).is_some());
         let heads = heads.unwrap_or_default().iter().filter_map(|name| head(name)).collect();
         let protected = map.drives.iter().take(64).filter_map(|drive| {
             let text = |file: &str| system.text(format!("sys/block/{}/{file}", drive.name));
@@ -670,11 +670,6 @@ impl Storage {
     pub(super) fn mount_point(&self) -> Option<&str> {
         self.layers(LayerKind::Mount).next().map(|layer| layer.name.as_str())
     }
-}
-
-/// Whether this is `nvmeXcYnZ`, a path to a namespace.
-fn is_path(name: &str) -> bool {
-    head(name).is_some()
 }
 
 /// The head `nvmeXnZ` of the path `nvmeXcYnZ`.

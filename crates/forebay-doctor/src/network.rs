@@ -31,18 +31,21 @@ impl Network {
                     that knows nvidia-fs";
         if !server.flag("rdma") {
             let needs = "NFS over RDMA";
-            return Some(
-                NFS_TRANSPORT.problem(format!("over {protocol}"), BOTH).step(step).needs(needs),
-            );
+            return NFS_TRANSPORT
+                .problem(format!("over {protocol}"), BOTH)
+                .step(step)
+                .needs(needs)
+                .into();
         }
         let client = self.vast.as_ref().map(|version| format!(", by VAST's client {version}"));
         let seen = format!("over {protocol}{}", client.unwrap_or_default());
         if !self.has_rpcrdma {
             // The module may be built in, so a missing folder proves nothing.
             let seen = format!("{seen}; there is no /sys/module/rpcrdma");
-            return Some(
-                NFS_TRANSPORT.unknown(seen).step("`modprobe rpcrdma`, where it is not built in"),
-            );
+            return NFS_TRANSPORT
+                .unknown(seen)
+                .step("`modprobe rpcrdma`, where it is not built in")
+                .into();
         }
         // P2PDMA works only with drives on PCI; NFS needs nvidia-fs (NVIDIA's page of nvidia-fs).
         Some(match facts.driver.serves("rpcrdma") {

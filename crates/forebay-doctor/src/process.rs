@@ -46,12 +46,11 @@ impl Process {
     fn contained(&self, facts: &Facts) -> Option<Check> {
         let seen = self.container.clone()?;
         if facts.storage.is_remote() && !self.has_infiniband {
-            return Some(
-                CONTAINER
-                    .problem(format!("{seen}, /dev/infiniband is not"), NVIDIA_FS)
-                    .step("give the container the cards: `--device /dev/infiniband`")
-                    .needs("/dev/infiniband in the container"),
-            );
+            return CONTAINER
+                .problem(format!("{seen}, /dev/infiniband is not"), NVIDIA_FS)
+                .step("give the container the cards: `--device /dev/infiniband`")
+                .needs("/dev/infiniband in the container")
+                .into();
         }
         Some(CONTAINER.ok(seen))
     }

@@ -105,7 +105,6 @@ impl Topic {
 
 /// A check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct Check {
     /// Its name, in lower case with underscores.
     pub name: &'static str,
@@ -164,7 +163,6 @@ impl Check {
 
 /// The GPU that was examined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct Gpu {
     /// Its PCI address.
     pub address: String,
@@ -183,7 +181,6 @@ impl fmt::Display for Gpu {
 
 /// The state of a direct path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct Outlook {
     /// The direct path.
     pub way: DirectPath,
@@ -199,7 +196,6 @@ pub struct Outlook {
 
 /// A diagnosis of the path from a file to a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct Report {
     /// The path.
     pub path: String,

@@ -108,9 +108,10 @@ impl Storage {
             ),
             Err(reason) if found.is_empty() => {
                 let seen = format!("where its bytes lie: {reason}");
-                return Some(
-                    FILE_ATTRIBUTES.unknown(seen).step("`lsattr FILE` and `filefrag -v FILE`"),
-                );
+                return FILE_ATTRIBUTES
+                    .unknown(seen)
+                    .step("`lsattr FILE` and `filefrag -v FILE`")
+                    .into();
             }
             Err(_) => {}
         }
@@ -118,11 +119,10 @@ impl Storage {
             return root.number("size_bytes").map(|_| FILE_ATTRIBUTES.ok("none that matters"));
         }
         let check = FILE_ATTRIBUTES.problem(found.join(", "), BOTH);
-        Some(
-            check
-                .step("copy the file to a folder without these (`lsattr -d FOLDER` shows them)")
-                .needs("a file that is not encrypted, compressed, checked or in its inode"),
-        )
+        check
+            .step("copy the file to a folder without these (`lsattr -d FOLDER` shows them)")
+            .needs("a file that is not encrypted, compressed, checked or in its inode")
+            .into()
     }
 
     fn udev(&self, facts: &Facts) -> Vec<Check> {

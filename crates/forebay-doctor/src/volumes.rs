@@ -37,12 +37,11 @@ impl Storage {
             }
         }
         if self.layers(LayerKind::Loop).next().is_some() {
-            return Some(
-                DRIVE
-                    .problem("a loop device", BOTH)
-                    .step("use a path on the drive itself")
-                    .needs("a path that is on no loop device"),
-            );
+            return DRIVE
+                .problem("a loop device", BOTH)
+                .step("use a path on the drive itself")
+                .needs("a path that is on no loop device")
+                .into();
         }
         if seen.is_empty() {
             return None;
@@ -53,13 +52,12 @@ impl Storage {
             return Some(DRIVE.ok(seen));
         }
         // cuFile knows a flag for SCSI, but no kernel driver supports it.
-        Some(
-            DRIVE
-                .problem(seen, BOTH)
-                .step("use a path on a local NVMe drive")
-                .needs("an NVMe drive")
-                .last(),
-        )
+        DRIVE
+            .problem(seen, BOTH)
+            .step("use a path on a local NVMe drive")
+            .needs("an NVMe drive")
+            .last()
+            .into()
     }
 
     fn arrays(&self, facts: &Facts) -> Option<Check> {
@@ -97,12 +95,11 @@ impl Storage {
                 format!("{}: {}", dm.name, kind.unwrap_or("device mapper"))
             })
             .collect();
-        Some(
-            VOLUME
-                .problem(names.join("; "), BOTH)
-                .step("use a path on a partition or drive itself")
-                .needs("a path without volumes of the device mapper (LVM, dm-crypt, multipath)"),
-        )
+        VOLUME
+            .problem(names.join("; "), BOTH)
+            .step("use a path on a partition or drive itself")
+            .needs("a path without volumes of the device mapper (LVM, dm-crypt, multipath)")
+            .into()
     }
 
     /// Sources: NVIDIA's troubleshooting guide, "Disable multipathing support". Commit
@@ -160,15 +157,14 @@ impl Storage {
         if self.protected.is_empty() {
             return None;
         }
-        Some(
-            PROTECTION_INFORMATION
-                .problem(self.protected.join("; "), BOTH)
-                .step(
-                    "`nvme id-ns -H DEVICE` lists the drive's formats: use one without metadata \
-                     (`nvme format` erases the drive)",
-                )
-                .needs("a drive formatted without metadata"),
-        )
+        PROTECTION_INFORMATION
+            .problem(self.protected.join("; "), BOTH)
+            .step(
+                "`nvme id-ns -H DEVICE` lists the drive's formats: use one without metadata \
+                 (`nvme format` erases the drive)",
+            )
+            .needs("a drive formatted without metadata")
+            .into()
     }
 
     fn fabrics(&self) -> Option<Check> {
@@ -188,12 +184,11 @@ impl Storage {
             ["rdma"] => Some(NVME_OVER_FABRICS.warning(seen).step(
                 "where reads fail with P2PDMA, set `use_pci_p2pdma` of `block.nvmeof` to false",
             )),
-            _ => Some(
-                NVME_OVER_FABRICS
-                    .problem(seen, BOTH)
-                    .step("connect the drive by RDMA (`nvme connect -t rdma`)")
-                    .needs("NVMe over RDMA"),
-            ),
+            _ => NVME_OVER_FABRICS
+                .problem(seen, BOTH)
+                .step("connect the drive by RDMA (`nvme connect -t rdma`)")
+                .needs("NVMe over RDMA")
+                .into(),
         }
     }
 
