@@ -29,7 +29,6 @@ pub(super) struct Device {
 
 /// Bytes moved by a block device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct DriveBytes {
     /// The kernel's name for it.
     pub name: String,

@@ -18,7 +18,6 @@ use super::seen::Seen;
 /// The evidence of a span of work: the value of each source, or the reason why it is missing. By
 /// default that of a span without any sources.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[non_exhaustive]
 pub struct Evidence {
     /// The storage below the files; it decides which bytes the process's counter covers.
     pub storage: Storage,
@@ -68,7 +67,6 @@ pub enum Storage {
 
 /// The state of a range in the page cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct PageCache {
     /// Length of the range in bytes.
     pub len: u64,

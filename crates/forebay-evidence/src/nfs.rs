@@ -23,7 +23,6 @@ const OPERATIONS_MAX: usize = 128;
 
 /// The counters of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct NfsMount {
     /// Its mount point.
     pub point: String,
@@ -47,7 +46,6 @@ pub struct NfsMount {
 
 /// The counts of an NFS operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct Operation {
     /// Its name in the kernel, such as `READ`.
     pub name: String,
@@ -61,7 +59,6 @@ pub struct Operation {
 
 /// Totals over all connections over RDMA.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct RdmaConnections {
     /// Number of connections.
     pub connections: u64,

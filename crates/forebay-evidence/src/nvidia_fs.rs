@@ -16,7 +16,6 @@ const FOLDER: &str = "proc/driver/nvidia-fs";
 
 /// Requests and bytes of nvidia-fs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct NvidiaFs {
     /// Version of the module.
     pub version: Option<String>,

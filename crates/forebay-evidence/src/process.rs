@@ -20,7 +20,6 @@ const IO: &str = "proc/self/io";
 
 /// Storage bytes of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct ProcessBytes {
     /// Bytes read from storage.
     pub read: u64,

@@ -12,7 +12,6 @@ const WORD: u64 = 4;
 
 /// Bytes moved by a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct PortBytes {
     /// Card and port, `mlx5_0/1`.
     pub name: String,

@@ -46,7 +46,6 @@ impl DataPath {
 
 /// The share of a span's bytes on a data path.
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
 pub struct Share {
     /// The data path.
     pub way: DataPath,
@@ -70,7 +69,6 @@ pub enum Finding {
 
 /// The verdict on a span of work. It does not depend on speed.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub struct Verdict {
     /// The result.
     pub finding: Finding,

@@ -148,7 +148,8 @@ impl Unit {
         let (mut files, mut wanted): (Vec<File>, Vec<Wanted>) = (Vec::new(), Vec::new());
         for part in &parts {
             let place = align_up(len, PART_ALIGNMENT);
-            (places, len) = (append(places, place), place + part.len);
+            places.push(place);
+            len = place + part.len;
             let known = files.iter().position(|file| file.is_same(&part.file));
             let source = known.unwrap_or_else(|| {
                 files.push(part.file.clone());
@@ -187,11 +188,6 @@ impl Unit {
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.len).sum()
     }
-}
-
-fn append(mut list: Vec<u64>, last: u64) -> Vec<u64> {
-    list.push(last);
-    list
 }
 
 /// Cuts layers into slices so that two of them fit `budget` bytes and a GPU of `room` bytes.

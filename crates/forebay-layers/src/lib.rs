@@ -245,9 +245,7 @@ impl LayerStream {
     /// Starts a pass. If the previous pass was taken to its last layer but its end was not
     /// requested, the next call takes the first layer. In the middle of a pass it has no effect.
     pub fn begin_pass(&self) {
-        if self.shared.check_home().is_ok() {
-            self.shared.begin_pass();
-        }
+        let _ = self.shared.check_home().map(|()| self.shared.begin_pass());
     }
 
     /// Makes the next call take the first layer of a pass. A pass left in the middle is repeated
@@ -273,10 +271,8 @@ impl LayerStream {
     /// Positions of the layers that were taken and not released. Their compute streams must stay
     /// alive.
     pub fn held(&self) -> Vec<u64> {
-        if self.shared.check_home().is_err() {
-            return Vec::new();
-        }
-        self.shared.lock().taken.iter().map(|held| held.position).collect()
+        let held = |()| self.shared.lock().taken.iter().map(|held| held.position).collect();
+        self.shared.check_home().map(held).unwrap_or_default()
     }
 
     /// The GPU.
@@ -296,10 +292,7 @@ impl LayerStream {
 
     /// Statistics of the layers so far.
     pub fn statistics(&self) -> StreamStatistics {
-        if self.shared.check_home().is_err() {
-            return StreamStatistics::default();
-        }
-        self.shared.statistics()
+        self.shared.check_home().map(|()| self.shared.statistics()).unwrap_or_default()
     }
 
     /// The tiers of the layers, or of the slices, with the slices of a layer in a row.
@@ -310,10 +303,7 @@ impl LayerStream {
     /// Predicts the time of the next pass from the last whole pass that the GPU finished. `None`
     /// until that is at least the second one, and if the order is [`Order::Appended`].
     pub fn prediction(&self) -> Option<Prediction> {
-        if self.shared.check_home().is_err() {
-            return None;
-        }
-        self.shared.prediction()
+        self.shared.check_home().ok().and_then(|()| self.shared.prediction())
     }
 
     /// Writes the [`statistics`](Self::statistics) as trace events in JSON, for `ui.perfetto.dev`.
@@ -329,10 +319,7 @@ impl LayerStream {
 
     /// Bytes of layers that are pinned in the page cache, and the reason if any layers are not.
     pub fn mapped(&self) -> (u64, Option<String>) {
-        if self.shared.check_home().is_err() {
-            return (0, None);
-        }
-        self.shared.group.mapped()
+        self.shared.check_home().map(|()| self.shared.group.mapped()).unwrap_or_default()
     }
 
     /// Waits until all requested [`write_back`](Taken::write_back)s are done, while `go_on`, called

@@ -3,7 +3,7 @@
 use super::order::Order;
 
 /// Options of a layer stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamOptions {
     /// The order in which layers are taken.
@@ -28,19 +28,6 @@ pub struct StreamOptions {
     /// bfloat16, and the 8-bit types `e4m3fn` and `e5m2`). This exposes code that uses a layer
     /// after its release. All layers are then read again, even if it would stay on the GPU.
     pub check: bool,
-}
-
-impl Default for StreamOptions {
-    fn default() -> Self {
-        Self {
-            order: Order::Forward,
-            passes: None,
-            gpu_budget: None,
-            host_budget: 0,
-            mapped_budget: None,
-            check: false,
-        }
-    }
 }
 
 impl StreamOptions {

@@ -6,9 +6,10 @@ use std::collections::VecDeque;
 ///
 /// Known positions are loaded ahead; with [`Appended`](Self::Appended) only those given so far are
 /// known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Order {
     /// From the first to the last, pass after pass.
+    #[default]
     Forward,
     /// From the last to the first, pass after pass.
     Backward,

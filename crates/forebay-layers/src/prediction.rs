@@ -23,7 +23,6 @@ pub enum Limit {
 
 /// The minimum time of a pass: the longest of the compute, the copies and the reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Prediction {
     /// The time of a pass.
     pub pass: Duration,

@@ -13,7 +13,6 @@ const REMEMBERED: usize = 4096;
 
 /// Times of a layer in a visit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct LayerTimes {
     /// Position in the order, from 0.
     pub position: u64,
@@ -58,7 +57,6 @@ impl LayerTimes {
 
 /// Times of a pass: sums over its layers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct PassTimes {
     /// Index of the pass, from 0.
     pub pass: u64,
@@ -103,7 +101,6 @@ impl PassTimes {
 
 /// Statistics of a stream's layers that the GPU finished, limited to the last few thousand.
 #[derive(Debug, Clone, Default)]
-#[non_exhaustive]
 pub struct StreamStatistics {
     /// Per layer, in the order in which they finished.
     pub layers: Vec<LayerTimes>,

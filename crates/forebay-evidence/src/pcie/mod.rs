@@ -38,7 +38,6 @@ const RECEIVED: u32 = 198;
 
 /// Bytes that crossed a GPU's PCIe link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct PcieBytes {
     /// The GPU's PCI address, or its UUID.
     pub gpu: String,
