@@ -498,10 +498,7 @@ fn the_child_does_not_outlive_its_parent() {
             r#"{"order":"put","at":0,"len":101,"pattern":{"key":1,"inverted":false}}"#,
             "no memory of 101 bytes",
         ),
-        (
-            r#"{"order":"compare","at":0,"len":9,"pattern":null,"offset":0}"#,
-            "no memory of 9 bytes",
-        ),
+        (r#"{"order":"compare","at":0,"len":9,"pattern":null,"offset":0}"#, "no memory of 9 bytes"),
         (r#"{"order":"allocate","len":18446744073709551615}"#, "Err"),
         (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "invalid order"),
         (

@@ -1,12 +1,13 @@
 //! Memory and processes that one measurement leaves for the next: allocating gigabytes, or starting
 //! another program, takes longer than many samples.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay::gpu::Device;
 use forebay::{Buffer, Engine};
 
-use super::cufile::process::Mover;
+use super::cufile::process::{Bounds, Mover};
 use crate::failure::Result;
 use crate::program::Program;
 
@@ -41,9 +42,8 @@ pub struct Pool {
     /// How to start this program again.
     program: Option<Program>,
     buffers: Mutex<Vec<Buffer>>,
-    movers: Mutex<Vec<Mover>>,
-    /// Why processes for these GPUs do not start.
-    refused: Mutex<Vec<(Option<String>, String)>>,
+    /// Idle processes by the UUID of their GPU, or why none starts.
+    movers: Mutex<HashMap<Option<String>, Result<Vec<Mover>, String>>>,
 }
 
 impl Pool {
@@ -51,10 +51,6 @@ impl Pool {
     #[must_use]
     pub fn new(program: &Program) -> Self {
         Self { program: Some(program.clone()), ..Self::default() }
-    }
-
-    pub(super) fn program(&self) -> Program {
-        self.program.clone().unwrap_or_else(Program::of_this_process)
     }
 
     /// `count` buffers of `len` bytes on `device`, or of pinned host memory, with any contents.
@@ -97,46 +93,33 @@ impl Pool {
         Ok(places)
     }
 
-    /// A process for the GPU with this UUID, or why none starts.
-    pub(super) fn take_mover(&self, gpu: Option<&str>) -> Option<Result<Mover, String>> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, reason)) = refused.iter().find(|(own, _)| own.as_deref() == gpu) {
-            return Some(Err(reason.clone()));
-        }
-        let mut all = self.movers.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = all.iter().position(|mover| mover.is_for(gpu))?;
-        Some(Ok(all.swap_remove(index)))
+    fn movers(&self) -> MutexGuard<'_, HashMap<Option<String>, Result<Vec<Mover>, String>>> {
+        self.movers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts no process for the GPU with this UUID any more.
-    pub(super) fn refuse_movers(&self, gpu: Option<&str>, reason: &str) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.push((gpu.map(str::to_owned), reason.to_owned()));
+    /// An idle process for the GPU with this UUID, or a new one. After a failure none is started
+    /// again: that may take its whole time limit.
+    ///
+    /// # Errors
+    /// None starts.
+    pub(super) fn mover(&self, gpu: Option<&str>) -> Result<Mover, String> {
+        let gpu = gpu.map(str::to_owned);
+        match self.movers().get_mut(&gpu) {
+            Some(Err(why)) => return Err(why.clone()),
+            Some(Ok(idle)) if !idle.is_empty() => return Ok(idle.swap_remove(0)),
+            _ => {}
+        }
+        let program = self.program.clone().unwrap_or_else(Program::of_this_process);
+        let started = Mover::start(&program, gpu.clone(), Bounds::default());
+        started.inspect_err(|why| _ = self.movers().insert(gpu, Err(why.clone())))
     }
 
     /// Returns a process.
     pub(super) fn give_mover(&self, mover: Mover) {
-        self.movers.lock().unwrap_or_else(PoisonError::into_inner).push(mover);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_buffers_of_the_host_share_one_piece_and_are_used_again() {
-        let engine = Engine::new(forebay::Options::default()).unwrap();
-        let pool = Arc::new(Pool::default());
-        let take = |count| pool.take(&engine, None, (count, 5000)).unwrap();
-        let of = |places: &Places| {
-            let buffers = places.buffers.iter().flatten();
-            buffers.map(|buffer| (buffer.address(), buffer.len())).collect::<Vec<_>>()
-        };
-        let first = of(&take(3));
-        let start = first[0].0;
-        assert_eq!(first, [0, 8192, 16384].map(|at| (start + at, 5000)));
-        let second = of(&take(4));
-        assert!(second.len() == 4 && first.iter().all(|buffer| second.contains(buffer)));
+        let mut movers = self.movers();
+        let own = movers.entry(mover.gpu().map(str::to_owned)).or_insert_with(|| Ok(Vec::new()));
+        if let Ok(idle) = own {
+            idle.push(mover);
+        }
     }
 }

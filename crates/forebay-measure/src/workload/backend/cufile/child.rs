@@ -280,9 +280,8 @@ mod tests {
                 direct
             }),
             any::<u8>().prop_map(|byte| Order::Fill { byte }),
-            (length(), length(), any::<u64>()).prop_map(|(at, len, key)| {
-                Order::Put { at, len, pattern: Pattern::new(key) }
-            }),
+            (length(), length(), any::<u64>())
+                .prop_map(|(at, len, key)| { Order::Put { at, len, pattern: Pattern::new(key) } }),
             (length(), length(), any::<Option<u64>>(), length()).prop_map(
                 |(at, len, key, offset)| {
                     Order::Compare { at, len, pattern: key.map(Pattern::new), offset }

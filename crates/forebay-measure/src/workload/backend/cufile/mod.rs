@@ -22,7 +22,7 @@ use forebay::{Buffer, Route};
 use forebay_cufile::Counters;
 use forebay_evidence::Seen;
 
-use self::process::{Bounds, Move, Mover};
+use self::process::{Move, Mover};
 use super::{Backend, Call, Context, Pool, Taken};
 use crate::failure::{Failure, Result};
 use crate::memory::whole;
@@ -36,15 +36,6 @@ pub enum Tuning {
     Defaults,
     /// By threads and requests that were faster on the machines measured so far.
     Tuned,
-}
-
-/// A process for the GPU with this UUID: an earlier one, or a new one. What failed to start is not
-/// started again: that may take its whole time limit.
-fn process_of(gpu: Option<&str>, pool: &Pool) -> Result<Mover, String> {
-    pool.take_mover(gpu).unwrap_or_else(|| {
-        let started = Mover::start(&pool.program(), gpu.map(str::to_owned), Bounds::default());
-        started.inspect_err(|reason| pool.refuse_movers(gpu, reason))
-    })
 }
 
 /// Makes requests with cuFile in another process.
@@ -71,7 +62,9 @@ impl CuFileBackend {
             .device
             .ok_or_else(|| Failure::new("cuFile moves bytes to and from GPUs, not host memory"))?;
         let gpu = (!device.info().simulated).then_some(device.info().uuid.as_str());
-        let process = process_of(gpu, context.pool)
+        let process = context
+            .pool
+            .mover(gpu)
             .map_err(|reason| Failure::new("cannot use cuFile").because(reason))?;
         let mut backend = Self {
             process: Some(process),

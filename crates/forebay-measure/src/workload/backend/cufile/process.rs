@@ -85,10 +85,10 @@ impl Mover {
         }
     }
 
-    /// Whether it is for the GPU with this UUID; without one, for simulated GPUs.
+    /// The UUID of its GPU; `None` for simulated ones.
     #[must_use]
-    pub fn is_for(&self, gpu: Option<&str>) -> bool {
-        self.gpu.as_deref() == gpu
+    pub fn gpu(&self) -> Option<&str> {
+        self.gpu.as_deref()
     }
 
     /// The library's version, as `1.15`.
