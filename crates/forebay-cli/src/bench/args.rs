@@ -87,7 +87,7 @@ pub struct BenchArgs {
     )]
     pub one_file: Option<OneFile>,
 
-    /// The number of this rank, and of all, that have one file.
+    /// The number of this rank, and of all that share a file.
     #[arg(skip)]
     pub(crate) stripe: Option<(u32, u32)>,
 
@@ -106,7 +106,7 @@ pub struct BenchArgs {
     /// `forebay`.
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',', hide_possible_values = true,
-        value_parser = listed(method, Method::all().map(Method::name)),
+        value_parser = listed(Method::from_str, Method::all().map(Method::name)),
         help_heading = WORKLOAD
     )]
     pub method: Vec<Method>,
@@ -276,7 +276,7 @@ const DURATION: &str = "Duration";
 const OUTPUT: &str = "Output";
 
 impl BenchArgs {
-    /// Whether each request moves a whole file: no flag speaks of smaller requests.
+    /// Whether a request moves a whole file: no flag speaks of smaller requests.
     #[must_use]
     pub fn moves_whole_files(&self) -> bool {
         let lists = [&self.depth, &self.threads, &self.batch, &self.files];
@@ -288,10 +288,10 @@ impl BenchArgs {
     }
 }
 
-/// What ranks with one file use of it.
+/// What ranks use of a shared file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OneFile {
-    /// A part each.
+    /// A part per rank.
     Stripes,
     /// All of it.
     All,
@@ -305,7 +305,7 @@ pub struct RouteChoice(pub Option<Route>);
 #[derive(Debug, Clone, PartialEq)]
 pub struct GpuRows(pub Vec<GpuSelector>);
 
-/// GPUs that work at once.
+/// GPUs that work at the same time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GpuList {
     /// GPUs of this machine.
@@ -330,14 +330,6 @@ fn direction(text: &str) -> Result<u8, String> {
                 .ok_or_else(|| "it takes `read`, `write`, or `mixed:70` for 70 % reads".into())
         }
     }
-}
-
-fn method(text: &str) -> Result<Method, String> {
-    Method::all().find(|method| method.name() == text).ok_or_else(|| {
-        let names: Vec<String> =
-            Method::all().map(|method| format!("`{}`", method.name())).collect();
-        format!("it takes {}", names.join(", "))
-    })
 }
 
 fn any_route(text: &str) -> Result<RouteChoice, String> {
@@ -374,7 +366,7 @@ fn rate(text: &str) -> Result<f64, String> {
 
 const GPUS_MAX: u32 = 64;
 
-/// GPUs separated by commas. After a simulated one, a word may also be one of its settings.
+/// GPUs separated by commas. After a simulated GPU, a word may also be a setting of it.
 fn gpu_rows(text: &str) -> Result<GpuRows, String> {
     let begins =
         |word: &str| word.starts_with("sim") || word == "none" || word.parse::<u32>().is_ok();

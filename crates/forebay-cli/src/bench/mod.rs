@@ -1,10 +1,10 @@
 //! `forebay bench`: methods, whole files or requests of any size, paths and GPUs, measured in turns
 //! and verified.
 //!
-//! The values of each axis are arguments. `plan` turns them into points, `files` and `targets` find
+//! The values of every axis are arguments. `plan` turns them into points, `files` and `targets` find
 //! the files and GPUs, `limits` measures the limits of the machine.
 //! [`workload`](forebay_measure::workload) measures, and [`results`](forebay_measure::results)
-//! stores each measurement immediately. `report` shows them.
+//! stores every measurement immediately. `report` shows them.
 
 pub mod args;
 pub(crate) mod files;
@@ -43,7 +43,7 @@ use forebay_measure::stats::{Spread, float};
 use forebay_measure::stdio::message;
 use forebay_measure::steps::{self, Step};
 use forebay_measure::workload::backend::{Method, Plain, Pool};
-use forebay_measure::workload::measure::{Measurer, Peers};
+use forebay_measure::workload::measure::Measurer;
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 use forebay_measure::{drive, environment, held, subject};
@@ -55,7 +55,7 @@ use self::args::BenchArgs;
 use self::files::Place;
 use self::plan::{Axes, Caches, Found, Planned, Rounds, Turn};
 pub(crate) use self::print::show;
-use self::ranks::Joined;
+pub(crate) use self::ranks::Joined;
 use self::state::Opened;
 use self::targets::Together;
 use crate::log;
@@ -75,19 +75,19 @@ const TICK: Duration = Duration::from_millis(100);
 const LOG_TICK: Duration = Duration::from_secs(8);
 /// The first part of scratch, which shows how fast the storage is.
 const FIRST_LEN: u64 = 64 * MIB;
-/// Seconds that a whole file takes of the storage and of a link, at least: each call starts within
-/// about 1 ms.
+/// Minimum seconds to move a whole file from storage and over a link: calls start within about
+/// 1 ms.
 const STORAGE_SECONDS: f64 = 0.05;
 const LINK_SECONDS: f64 = 0.008;
-/// Seconds that it takes of the slowest limit at most, so that there is time for many samples.
+/// Maximum seconds at the slowest limit, so that there is time for many samples.
 const SLOWEST_SECONDS: f64 = 0.2;
 /// Bounds of the default size of whole files.
 const WHOLE_LEN: (u64, u64) = (MIB, 1024 * MIB);
 /// Time of warm-ups after which no further method is warmed up.
 const WARM_UP_MAX: Duration = Duration::from_secs(5);
-/// Half of the interval of each row, as a share of its median, at which a default run may end.
+/// Half of a row's interval, as a share of its median, at which a default run may end.
 const PRECISE: f64 = 0.02;
-/// Most time that a default run takes to end: its last sample, and the removal of scratch.
+/// Maximum time from the time limit to the end: the last sample, and the removal of scratch.
 const END_MAX: Duration = Duration::from_secs(6);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
@@ -106,23 +106,20 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     let mut args = plan::with_paths(args)?;
     state::check_name(args.output.as_deref())?;
     let joined = Joined::meet(&mut args)?;
-    let measured = measure(&mut args, joined.as_ref(), program, command);
-    if let (Err(failure), Some(joined)) = (&measured, &joined) {
-        joined.fail(failure);
-    }
-    let records = measured?;
+    let measured = measure(&mut args, &joined, program, command);
+    let records = measured.inspect_err(|failure| joined.fail(failure))?;
     // Rank 0 shows the results of all.
-    if joined.is_none_or(|joined| joined.is_first()) { show(&args, &records) } else { Ok(()) }
+    if joined.is_first() { show(&args, &records) } else { Ok(()) }
 }
 
 fn measure(
     args: &mut BenchArgs,
-    joined: Option<&Joined>,
+    joined: &Joined,
     program: &Program,
     command: &str,
 ) -> Result<Vec<Record>> {
     let engine = Engine::new(program.engine_options()?)?;
-    joined.iter().for_each(|joined| joined.set_gpu(args, &engine));
+    joined.set_gpu(args, &engine);
     let mut bench = Bench::new(args, engine, (None, joined), program, command)?;
     bench.share_files()?;
     bench.run()
@@ -137,7 +134,7 @@ pub(crate) struct Bench<'a> {
     is_whole: bool,
     planned: Vec<Planned>,
     targets: Vec<Together>,
-    /// The measurers, one for each value of the axis of targets.
+    /// The measurers, in the order of the axis of targets.
     measurers: Vec<Measurer>,
     places: Vec<Place>,
     /// `None` if results are only shown.
@@ -145,18 +142,16 @@ pub(crate) struct Bench<'a> {
     records: Vec<Record>,
     meter: Meter,
     resolver: Resolver,
-    /// The storage map of each path.
+    /// The storage maps of the paths.
     maps: Vec<StorageMap>,
-    /// The queue depth at which the storage of each path was the fastest, by direction.
+    /// The queue depth at which the storage of a path was the fastest, by direction.
     storage_depths: HashMap<(usize, Direction), u32>,
-    /// Whether the storage of each path has a limit.
-    is_limited: Vec<bool>,
+    /// What the points are made from.
+    axes: Axes,
     /// The block stores of points, by their number. They stay full between samples.
     served: HashMap<usize, Served>,
-    /// The capacity of each of their roots, once it is known.
-    kv_capacity: Option<u64>,
     /// The other ranks of this run.
-    joined: Option<&'a Joined>,
+    joined: &'a Joined,
     /// How long planning and preparing took.
     planned_after: Duration,
 }
@@ -166,11 +161,11 @@ impl<'a> Bench<'a> {
     /// with other ranks if there are some.
     ///
     /// # Errors
-    /// The arguments contradict each other; system errors.
+    /// Contradictory arguments; system errors.
     pub(crate) fn new(
         args: &'a BenchArgs,
         engine: Engine,
-        (place, joined): (Option<Place>, Option<&'a Joined>),
+        (place, joined): (Option<Place>, &'a Joined),
         program: &Program,
         command: &'a str,
     ) -> Result<Self> {
@@ -193,6 +188,18 @@ impl<'a> Bench<'a> {
         let device = targets::gpus(&targets).next().map(|gpu| gpu.info());
         let environment = environment::collect(&paths[0], device, command);
         let maps = maps(&resolver, paths);
+        let axes = Axes {
+            paths: paths.iter().map(|path| path.display().to_string()).collect(),
+            targets: measurers.iter().map(|one| one.targets().to_vec()).collect(),
+            directions,
+            found: Found {
+                methods,
+                is_limited: vec![true; paths.len()],
+                piece_max: u64::MAX,
+                kv_capacity: args.size,
+                ..Found::default()
+            },
+        };
         let mut bench = Self {
             args,
             begun,
@@ -209,36 +216,22 @@ impl<'a> Bench<'a> {
             resolver,
             maps,
             storage_depths: HashMap::new(),
-            is_limited: vec![true; paths.len()],
+            axes,
             served: HashMap::new(),
-            kv_capacity: args.size,
             joined,
             planned_after: Duration::ZERO,
         };
-        let names = paths.iter().map(|path| path.display().to_string());
-        let mut axes = Axes {
-            paths: names.collect(),
-            targets: bench.measurers.iter().map(|one| one.targets().to_vec()).collect(),
-            methods,
-            directions,
-            whole: None,
-            piece_max: u64::MAX,
-            caches: Vec::new(),
-        };
-        let opened = opened(args, joined)?;
+        let opened = joined.opened(args.output.as_deref().map(state::open).transpose()?)?;
         let recorded = opened.as_ref().and_then(|opened| opened.request.clone());
         let recorded = recorded.as_deref();
         let doubts = match recorded.and_then(|request| Found::of(request, paths.len())) {
-            Some(found) => {
-                bench.plan_again(found, &mut axes)?;
-                Vec::new()
-            }
-            None => bench.find(&mut axes, &mut warnings)?,
+            Some(found) => bench.plan_again(found)?,
+            None => bench.find(&mut warnings)?,
         };
-        bench.plan(&axes)?;
+        bench.plan()?;
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
-        let request = bench.request(&axes, recorded);
+        let request = bench.request(recorded);
         bench.begin_results(environment, request, opened)?;
         doubts.into_iter().try_for_each(|text| bench.note(Record::Doubt { text }))?;
         warnings.extend(bench.meter.warnings());
@@ -247,37 +240,30 @@ impl<'a> Bench<'a> {
     }
 
     /// Finds what the plan follows from; returns the doubts on rows.
-    fn find(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<Vec<String>> {
-        let mut doubts = self.judge_rows(axes)?;
-        if let Some(joined) = self.joined {
-            joined.common(axes, &mut self.is_limited, &self.args.paths)?;
-        }
+    fn find(&mut self, warnings: &mut Vec<String>) -> Result<Vec<String>> {
+        let mut doubts = self.judge_rows()?;
+        self.joined.common(&mut self.axes, &self.args.paths)?;
         if !self.is_whole {
             return Ok(doubts);
         }
         if self.args.size.is_none() {
-            let first = first_direction(axes);
-            if axes.caches.iter().any(|it| it.cold) {
+            let first = self.axes.first_direction();
+            if self.axes.found.caches.iter().any(|it| it.cold) {
                 self.storage(first)?;
             }
             self.links(first, &|_| ())?;
         }
-        self.find_lens(axes, warnings, &mut doubts).map(|()| doubts)
+        self.find_lens(warnings, &mut doubts).map(|()| doubts)
     }
 
-    /// Plans what an earlier run has found, of which this is the rest. Its file has the doubts.
+    /// Plans the rest of an earlier run from its findings. Its file holds the doubts.
     ///
     /// # Errors
     /// A file is shorter now; the plan of a rank differs.
-    fn plan_again(&mut self, found: Found, axes: &mut Axes) -> Result<()> {
-        if let Some(joined) = self.joined {
-            joined.common(axes, &mut self.is_limited, &self.args.paths)?;
-        }
-        let named = |name: &String| Method::all().find(|method| method.name() == name);
-        axes.methods = found.methods.iter().filter_map(named).collect();
-        (axes.caches, axes.whole, axes.piece_max) = (found.caches, found.whole, found.piece_max);
-        (self.is_limited, self.kv_capacity) = (found.is_limited, found.kv_capacity);
-        for (place, (had, path)) in self.places.iter().zip(found.lens.iter().zip(&axes.paths)) {
+    fn plan_again(&mut self, found: Found) -> Result<Vec<String>> {
+        self.joined.common(&mut self.axes, &self.args.paths)?;
+        for (place, (had, path)) in self.places.iter().zip(found.lens.iter().zip(&self.axes.paths))
+        {
             if place.own_len() < *had {
                 let (len, had) = (format_size(place.len), format_size(*had));
                 return Err(Failure::new(format!("cannot continue to read `{path}`"))
@@ -285,13 +271,14 @@ impl<'a> Bench<'a> {
                     .hint("restore the file, or name another results file with `-o`"));
             }
         }
-        axes.whole.iter().for_each(|lens| self.shorten(lens));
-        Ok(())
+        found.whole.iter().for_each(|lens| self.shorten(lens));
+        self.axes.found = found;
+        Ok(Vec::new())
     }
 
-    /// Makes the points, and checks that there is room for their bytes.
-    fn plan(&mut self, axes: &Axes) -> Result<()> {
-        self.planned = plan::points(self.args, axes)?;
+    /// Makes the points, and checks that there is space for their bytes.
+    fn plan(&mut self) -> Result<()> {
+        self.planned = plan::points(self.args, &self.axes)?;
         plan::check_memory(&self.planned, &self.targets)?;
         for (index, place) in self.places.iter_mut().enumerate() {
             let own = self.planned.iter().filter(|one| one.paths.contains(&index));
@@ -300,40 +287,27 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Finds the bytes of whole files of each path: as many as `--size` says, or as the rates of
-    /// storage and links require.
-    fn find_lens(
-        &mut self,
-        axes: &mut Axes,
-        warnings: &mut Vec<String>,
-        doubts: &mut Vec<String>,
-    ) -> Result<()> {
+    /// Finds the bytes of whole files by path: `--size`, or as many as the rates of storage and links
+    /// require.
+    fn find_lens(&mut self, warnings: &mut Vec<String>, doubts: &mut Vec<String>) -> Result<()> {
         let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
         let memory = environment::memory();
         let fits = on_gpu.min(memory.available / 8) / self.places.len() as u64;
-        let (fits, available) = match self.joined {
-            Some(joined) => {
-                let ranks = u64::from(joined.local_size());
-                joined.least([fits / ranks, memory.available / ranks])?.into()
-            }
-            None => (fits, memory.available),
-        };
+        let ranks = u64::from(self.joined.local_size());
+        let [fits, available] = self.joined.least([fits / ranks, memory.available / ranks])?;
         let (mut lens, mut parts) = (Vec::new(), Vec::new());
         let stripes = self.args.stripe.map_or(1, |(_, of)| u64::from(of));
-        for (place, path) in self.places.iter().zip(&axes.paths) {
+        for (place, path) in self.places.iter().zip(&self.axes.paths) {
             let (whole, room) = match place.is_scratch() {
                 true => (u64::MAX, Room::of(&place.folder)?.usable() / 4 / self.ranks()),
                 false => (place.len, u64::MAX),
             };
-            let usual = self.timely(axes, path).min(fits).min(room).max(64 << 10).min(whole);
-            let usual = match self.joined {
-                // A file is read whole, by all ranks together or by each.
-                Some(joined) => match joined.least([usual, whole])? {
-                    [usual, u64::MAX] => usual.saturating_mul(stripes),
-                    [_, whole] => whole,
-                },
-                None => usual,
+            let usual = self.timely(path).min(fits).min(room).max(64 << 10).min(whole);
+            let usual = match self.joined.least([usual, whole])? {
+                // Ranks read a file whole, in parts or in full.
+                [_, whole] if whole < u64::MAX && !self.joined.is_alone() => whole,
+                [usual, _] => usual.saturating_mul(stripes),
             };
             let len = self.args.size.unwrap_or(usual);
             let (shown, have) = (format_size(len), format_size(whole));
@@ -348,43 +322,43 @@ impl<'a> Bench<'a> {
                      reads all {have}"
                 ));
             }
-            // Each rank moves its stripe.
+            // A rank moves its stripe.
             lens.push(match stripes {
                 1 => len,
                 of => align_down(len / of, files::ALIGN).max(1),
             });
         }
-        if !parts.is_empty() && self.joined.is_none() {
+        if !parts.is_empty() && self.joined.is_alone() {
             // What was found so far was of more bytes.
             self.shorten(&lens);
             self.records.clear();
-            axes.caches.clear();
-            *doubts = self.judge_rows(axes)?;
+            self.axes.found.caches.clear();
+            *doubts = self.judge_rows()?;
         }
         doubts.extend(parts);
-        self.fit_memory(axes, (&lens, fits, available), warnings);
-        axes.whole = Some(lens);
+        self.fit_memory((&lens, fits, available), warnings);
+        self.axes.found.whole = Some(lens);
         Ok(())
     }
 
-    /// Moves files in pieces that fit in memory, and leaves out warm rows of files that the page
-    /// cache has no room for.
+    /// Moves files in pieces that fit in memory, and omits warm rows of files that do not fit in the
+    /// page cache.
     fn fit_memory(
-        &self,
-        axes: &mut Axes,
+        &mut self,
         (lens, fits, available): (&[u64], u64, u64),
         warnings: &mut Vec<String>,
     ) {
+        let Axes { targets, found, .. } = &mut self.axes;
         let largest = lens.iter().copied().max().unwrap_or(0);
-        let targets = axes.targets.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64;
-        axes.piece_max = fits / targets;
-        let piece = plan::piece(largest / targets, axes.piece_max);
+        let targets = targets.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64;
+        found.piece_max = fits / targets;
+        let piece = plan::piece(largest / targets, found.piece_max);
         if piece < largest / targets {
             let (large, piece) = (format_size(largest), format_size(piece));
             warnings.push(format!("a file of {large} is moved in pieces of {piece}"));
         }
         let fits = largest <= available / 2;
-        let may_be = axes.caches.iter().any(|it| it.cold && it.warm);
+        let may_be = found.caches.iter().any(|it| it.cold && it.warm);
         if may_be && !fits && self.args.cache.is_empty() {
             let (large, free) = (format_size(largest), format_size(available));
             warnings.push(format!(
@@ -392,10 +366,10 @@ impl<'a> Bench<'a> {
                  available)"
             ));
         }
-        axes.caches.iter_mut().for_each(|it| it.warm &= fits);
+        found.caches.iter_mut().for_each(|it| it.warm &= fits);
     }
 
-    /// Uses no more than so many bytes of each of the user's files.
+    /// Limits the bytes used of the user's files.
     fn shorten(&mut self, lens: &[u64]) {
         let own = self.places.iter_mut().zip(lens).filter(|(place, _)| !place.is_scratch());
         own.filter(|_| self.args.stripe.is_none())
@@ -403,27 +377,28 @@ impl<'a> Bench<'a> {
     }
 
     /// The bytes of a file that storage and links move in time.
-    fn timely(&self, axes: &Axes, path: &str) -> u64 {
-        let rate = |name: &str, of: &str| self.own_rate(name, of, first_direction(axes));
-        let links = axes.targets.iter().flatten().filter_map(|target| rate("link", target));
+    fn timely(&self, path: &str) -> u64 {
+        let rate = |name: &str, of: &str| self.own_rate(name, of, self.axes.first_direction());
+        let links = self.axes.targets.iter().flatten().filter_map(|target| rate("link", target));
         whole_len(rate("storage", path), links)
     }
 
-    /// Finds the rows and limits that each path cannot have, and returns why.
+    /// Finds the rows and limits that are impossible on a path, and returns why.
     ///
     /// # Errors
     /// `--cache cold` requires such a row.
-    fn judge_rows(&mut self, axes: &mut Axes) -> Result<Vec<String>> {
+    fn judge_rows(&mut self) -> Result<Vec<String>> {
         let mut doubts = Vec::new();
         let cold = self.has_cold_rows();
-        let any = |is: fn(u8) -> bool| cold && axes.directions.iter().any(|percent| is(*percent));
+        let any =
+            |is: fn(u8) -> bool| cold && self.axes.directions.iter().any(|percent| is(*percent));
         let (reads, writes) = (any(|percent| percent > 0), any(|percent| percent < 100));
         // By default, whole files are no longer, but ranks read a file whole.
-        let is_part = self.is_whole && self.joined.is_none();
+        let is_part = self.is_whole && self.joined.is_alone();
         let most = if is_part { WHOLE_LEN.1 } else { u64::MAX };
-        // Other ranks of the host would find the same, and see the pages that this one reads.
-        let probes = self.joined.is_none_or(|joined| joined.ranks.is_first_of_host);
-        for (index, (place, path)) in self.places.iter().zip(&axes.paths).enumerate() {
+        // More ranks of a host would find the same, and see the pages that this rank reads.
+        let probes = self.joined.is_first_of_host();
+        for (index, (place, path)) in self.places.iter().zip(&self.axes.paths).enumerate() {
             let map = &self.maps[index];
             let _step = Step::begin("inspect", &map.path);
             let len = self.args.size.unwrap_or(most).min(place.len);
@@ -432,8 +407,8 @@ impl<'a> Bench<'a> {
             let rows = rows::judge(&self.resolver, map, 0..len, folder);
             let caches =
                 Caches { cold: rows.no_cold.is_none(), warm: true, synced: rows.no_sync.is_none() };
-            self.is_limited[index] = caches.cold && rows.unstored.is_empty();
-            axes.caches.push(caches);
+            self.axes.found.is_limited[index] = caches.cold && rows.unstored.is_empty();
+            self.axes.found.caches.push(caches);
             let absent = [
                 (reads, rows.no_cold, "no cold rows and no storage limit for", "while it is cold"),
                 (writes && caches.cold, rows.no_sync, "no synced writes to", "with synced writes"),
@@ -452,7 +427,7 @@ impl<'a> Bench<'a> {
             doubts.extend(rows.synced.into_iter().filter(|_| writes && caches.synced));
         }
         if probes {
-            self.try_caches(axes, &mut doubts)?;
+            self.try_caches(&mut doubts)?;
         }
         Ok(doubts)
     }
@@ -463,13 +438,14 @@ impl<'a> Bench<'a> {
         self.args.kv.is_empty() && (given.is_empty() || given.contains(&Cache::Cold))
     }
 
-    /// Tries which states of the page cache each path's files can have, unless a flag says which
-    /// rows there are, and whether O_DIRECT reads the storage.
-    fn try_caches(&mut self, axes: &mut Axes, doubts: &mut Vec<String>) -> Result<()> {
-        let direction = first_direction(axes);
+    /// Tries which states of the page cache are possible for the files of a path, unless a flag names
+    /// the rows, and whether O_DIRECT reads the storage.
+    fn try_caches(&mut self, doubts: &mut Vec<String>) -> Result<()> {
+        let direction = self.axes.first_direction();
         let (is_default, has_cold) = (self.args.cache.is_empty(), self.has_cold_rows());
-        for (index, caches) in axes.caches.iter_mut().enumerate() {
-            let (place, name) = (&mut self.places[index], &axes.paths[index]);
+        let Found { caches, is_limited, .. } = &mut self.axes.found;
+        for (index, (caches, is_limited)) in caches.iter_mut().zip(is_limited).enumerate() {
+            let (place, name) = (&mut self.places[index], &self.axes.paths[index]);
             if !has_cold || !caches.cold {
                 continue;
             }
@@ -482,7 +458,7 @@ impl<'a> Bench<'a> {
             let pages = FileFrom(&file, 0);
             let cold = make_cold(&pages, len)?;
             if cold.is_ok() && drive::direct_is_cached(path, &pages) {
-                self.is_limited[index] = false;
+                *is_limited = false;
                 doubts.push(format!(
                     "no storage limit for `{name}`: the kernel serves O_DIRECT from the page \
                      cache; rows of `cpu`, `cpu-gpu` and `io-uring` are not cold"
@@ -492,7 +468,7 @@ impl<'a> Bench<'a> {
                 _ if !is_default => {}
                 Err(reason) => {
                     doubts.push(format!("no row is cold on `{name}`: {reason}"));
-                    (caches.cold, caches.synced, self.is_limited[index]) = (false, false, false);
+                    (caches.cold, caches.synced, *is_limited) = (false, false, false);
                 }
                 Ok(()) => {
                     if let Err(reason) = make_resident(path, &pages, len)? {
@@ -508,7 +484,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Writes the record of the run to the results file, after what the file has of it.
+    /// Appends the record of the run to the results file.
     fn begin_results(
         &mut self,
         environment: Environment,
@@ -516,10 +492,7 @@ impl<'a> Bench<'a> {
         opened: Option<Opened>,
     ) -> Result<()> {
         let gpus = targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect();
-        let (ranks, gpus) = match self.joined {
-            Some(joined) => joined.machines(gpus)?,
-            None => (Vec::new(), gpus),
-        };
+        let (ranks, gpus) = self.joined.machines(gpus)?;
         if let Some(Opened { ledger: Some(ledger), request: Some(recorded), .. }) = &opened {
             state::check(ledger.path(), recorded, &request)?;
         }
@@ -544,27 +517,20 @@ impl<'a> Bench<'a> {
         early.into_iter().try_for_each(|record| self.note(record))
     }
 
-    /// The arguments and what was found, by which parts of the same run are recognized. A part that
-    /// continues has what was `recorded`.
-    fn request(&self, axes: &Axes, recorded: Option<&Value>) -> Value {
+    /// The arguments and findings, by which parts of the same run are recognized. A continued run
+    /// keeps what was `recorded`.
+    fn request(&self, recorded: Option<&Value>) -> Value {
         let rounds = plan::rounds(self.args, &self.planned);
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut request =
             plan::request(self.args, (&self.planned, rounds), &real(&self.args.paths), &identities);
         request["queues"] = queues::described(&self.maps).into();
-        let found = json!(Found {
-            methods: axes.methods.iter().map(|method| method.name().into()).collect(),
-            caches: axes.caches.clone(),
-            is_limited: self.is_limited.clone(),
-            whole: axes.whole.clone(),
-            piece_max: axes.piece_max,
-            kv_capacity: self.kv_capacity,
-            lens: self.places.iter().map(Place::own_len).collect(),
-        });
+        let lens = self.places.iter().map(Place::own_len).collect();
+        let found = json!(Found { lens, ..self.axes.found.clone() });
         request["found"] =
             recorded.and_then(|recorded| recorded.get("found")).cloned().unwrap_or(found);
-        request["ranks"] = self.joined.map(|joined| joined.ranks.place.size).into();
+        request["ranks"] = self.joined.size().into();
         request
     }
 
@@ -604,7 +570,8 @@ impl<'a> Bench<'a> {
         if done >= all {
             return self.finish();
         }
-        let bar = self.bar(all);
+        // Of several ranks only the first shows its progress.
+        let bar = progress(all as u64, self.args.quiet || !self.joined.is_first());
         bar.set_position(done as u64);
         self.show_progress(done, rounds, &bar);
         self.make_scratch(&bar)?;
@@ -612,7 +579,7 @@ impl<'a> Bench<'a> {
         self.planned_after = self.begun.elapsed();
         let (mut failed, mut rated, mut slowest) = (HashSet::new(), HashSet::new(), Duration::ZERO);
         samples(&self.records).for_each(|(_, sample)| _ = ends_row(sample, &mut rated));
-        // How long each point takes with its preparation: at first a guess.
+        // The duration of every point with its preparation: at first a guess.
         let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
         'rounds: for repeat in 0..most {
             let is_kept = |one: &Planned| kept.contains(&(one.point.clone(), repeat));
@@ -633,20 +600,29 @@ impl<'a> Bench<'a> {
                     let left = left.as_secs().max(1);
                     bar.set_message(format!("round {round} of {most}: {what}, {left} s left"));
                 };
-                let Some(index) = turn.row() else {
-                    let left = rounds.left((self.begun.elapsed(), Duration::ZERO), rest);
-                    self.limit(*turn, &|what| say(what, left.unwrap_or_default()))?;
-                    continue;
+                let left = rounds.left((self.begun.elapsed(), Duration::ZERO), rest);
+                let left = left.unwrap_or_default();
+                let index = match *turn {
+                    Turn::Row(index) => index,
+                    Turn::Links(direction) => {
+                        self.links(direction, &|what| say(what, left))?;
+                        continue;
+                    }
+                    Turn::Storage(direction) => {
+                        say("measuring the storage", left);
+                        self.storage(direction)?;
+                        continue;
+                    }
                 };
-                // What has failed or has never been long enough stays so.
+                // A row that failed, or was never long enough, stays so.
                 let skips = self.is_whole && failed.contains(&index);
                 if is_kept(&self.planned[index]) || skips {
                     continue;
                 }
-                // The first sample of each point also shows how long it takes.
+                // The first sample of a point also shows its duration.
                 let needs = if repeat == 0 { slowest } else { takes[index] };
                 let left = rounds.left((self.begun.elapsed(), needs), rest);
-                let left = self.joined.map_or(Ok(left), |joined| joined.decided("time", left))?;
+                let left = self.joined.decided("time", left)?;
                 let Some(left) = left else { break 'rounds };
                 self.warm(index, &mut warmed, &bar)?;
                 say(&self.planned[index].name(), left);
@@ -668,18 +644,6 @@ impl<'a> Bench<'a> {
         self.finish()
     }
 
-    /// Measures the limits of a turn.
-    fn limit(&mut self, turn: Turn, say: &dyn Fn(&str)) -> Result<()> {
-        match turn {
-            Turn::Row(_) => Ok(()),
-            Turn::Links(direction) => self.links(direction, say),
-            Turn::Storage(direction) => {
-                say("measuring the storage");
-                self.storage(direction)
-            }
-        }
-    }
-
     /// Ends a run: notes what it lacks, and returns its records.
     fn finish(&mut self) -> Result<Vec<Record>> {
         cleanup::set_progress(None);
@@ -688,7 +652,7 @@ impl<'a> Bench<'a> {
         Ok(std::mem::take(&mut self.records))
     }
 
-    /// Whether each row is known as well as a default run needs.
+    /// Whether every row is as precise as a default run needs.
     fn is_precise(&self) -> bool {
         let deviation = |line: &Line| line.estimate(Metric::Rate)?.deviation();
         let model = bars::model(&self.records);
@@ -703,7 +667,7 @@ impl<'a> Bench<'a> {
         (!missing.is_empty()).then(|| missing.join("; "))
     }
 
-    /// The rows that no time was left for, in a sentence.
+    /// The rows for which the time was too short, in a sentence.
     fn unmeasured(&self) -> Option<String> {
         let text = |names: String| format!("{NO_TIME} {names}; `--repeats 3` measures every row");
         self.missing().map(text)
@@ -712,7 +676,7 @@ impl<'a> Bench<'a> {
     /// Why the time limit ended a run with fewer than three samples of a row, in a sentence.
     fn few(&self) -> Option<String> {
         let Rounds::Within(time) = plan::rounds(self.args, &self.planned) else { return None };
-        if self.joined.is_some_and(|joined| !joined.is_first()) {
+        if !self.joined.is_first() {
             return None;
         }
         let count = |one: &Planned| {
@@ -720,7 +684,7 @@ impl<'a> Bench<'a> {
         };
         let is_few = self.planned.iter().any(|one| (1..SAMPLES_MIN).contains(&count(one)));
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let ranks = self.joined.map_or(1, |joined| joined.local_size() as usize);
+        let ranks = self.joined.local_size() as usize;
         let shared = match ranks > cores {
             true => format!(", and {ranks} ranks share {}", counted(cores, "processor")),
             false => String::new(),
@@ -736,7 +700,7 @@ impl<'a> Bench<'a> {
         let is_uneven = |planned: &&Planned| {
             let own = samples(&self.records).filter(|(_, one)| one.point == planned.point);
             let longer = own.filter_map(|(_, one)| total::longer(one.measured.as_ref()?));
-            Spread::of(longer).is_some_and(|all| self.joined.is_some() && all.median > LONGER_MAX)
+            Spread::of(longer).is_some_and(|all| !self.joined.is_alone() && all.median > LONGER_MAX)
         };
         let rows: Vec<String> = self.planned.iter().filter(is_uneven).map(Planned::name).collect();
         let text = |rows: String| {
@@ -748,24 +712,17 @@ impl<'a> Bench<'a> {
         (!rows.is_empty()).then(|| text(rows.join("; ")))
     }
 
-    /// The progress over samples. Of several ranks only the first shows it.
-    fn bar(&self, samples: usize) -> ProgressBar {
-        let is_first = self.joined.is_none_or(Joined::is_first);
-        progress(samples as u64, self.args.quiet || !is_first)
-    }
-
     /// The warnings at the end, of all ranks, which part here.
     fn notes(&self) -> Result<Vec<String>> {
         let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
         let sentences = [self.unmeasured(), self.few(), self.uneven()];
         let notes = sentences.into_iter().flatten().chain(notes);
         let notes = notes.chain(self.wrong_predictions());
-        let Some(joined) = self.joined else { return Ok(notes.collect()) };
         let noted = self.records.iter().filter_map(Record::text).map(str::to_owned);
-        joined.part(noted.chain(notes).collect())
+        self.joined.part(noted.chain(notes).collect())
     }
 
-    /// Says how much will be measured, if results go to a file.
+    /// Says how much will be measured, if there is a results file.
     fn announce(&self, kept: usize, rounds: Rounds) {
         let Some(ledger) = self.ledger.as_ref().filter(|_| !self.args.quiet) else { return };
         let (path, points) = (ledger.path().display(), counted(self.planned.len(), "point"));
@@ -787,10 +744,10 @@ impl<'a> Bench<'a> {
     }
 
     /// Shows the results so far: on a terminal now, and on stdout when a signal ends the run, which
-    /// also says how to continue. Results of long runs are left out, as they would take time from
-    /// it: these belong into a file.
+    /// also says how to continue. Results of long runs are omitted, since rendering them costs time:
+    /// these belong into a file.
     fn show_progress(&self, done: usize, rounds: Rounds, bar: &ProgressBar) {
-        if self.joined.is_some_and(|joined| !joined.is_first()) {
+        if !self.joined.is_first() {
             return;
         }
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
@@ -825,19 +782,19 @@ impl<'a> Bench<'a> {
         cleanup::set_progress(Some(Progress { results: results.unwrap_or_default(), message }));
     }
 
-    /// Several ranks that use one file have it from rank 0, which fills it first.
+    /// Ranks that share a file get it from rank 0, which fills it first.
     fn share_files(&mut self) -> Result<()> {
-        let Some(joined) = self.joined.filter(|_| self.args.one_file.is_some()) else {
+        if self.args.one_file.is_none() {
             return Ok(());
-        };
-        if joined.is_first() {
+        }
+        if self.joined.is_first() {
             for place in &self.places {
                 place.check_room()?;
                 place.make(Direction::Read)?;
                 place.make(Direction::Write)?;
             }
         }
-        joined.share_files(&mut self.places)
+        self.joined.share_files(&mut self.places)
     }
 
     fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
@@ -861,7 +818,7 @@ impl<'a> Bench<'a> {
     /// Warms the required routes up.
     ///
     /// # Errors
-    /// One is unavailable, which ends the run before its first sample.
+    /// A route is unavailable, which ends the run before its first sample.
     fn warm_required(&self, bar: &ProgressBar) -> Result<Warmed> {
         let mut warmed = Warmed::default();
         let required = self.planned.iter().enumerate().filter(|(_, it)| it.point.route.is_some());
@@ -889,7 +846,7 @@ impl<'a> Bench<'a> {
         let load = Load { cache: Cache::Warm, once: false, end, ..planned.load.clone() };
         let measurer = &self.measurers[planned.targets];
         let mut lanes = self.lanes(planned);
-        // One piece is enough of a file that is moved in pieces.
+        // Of a file that is moved in pieces, the first is enough.
         lanes.iter_mut().for_each(|lane| lane.region.len = load.request_size);
         let ran = Ready::with(&self.engine, &load, &lanes, &self.pool)
             .and_then(|mut ready| ready.run(measurer.targets()));
@@ -934,11 +891,10 @@ impl<'a> Bench<'a> {
             false => place.make(Direction::Read),
         });
         self.meter.mark();
-        let peers = self.joined.map(|joined| joined as &dyn Peers);
-        measurer.measure(&planned.load, (&lanes, made), peers)
+        measurer.measure(&planned.load, (&lanes, made), self.joined.peers())
     }
 
-    /// Finds the capacity of each root of block stores, and checks that there is room for all.
+    /// Finds the capacity of the roots of block stores, and checks that there is space for all.
     /// Warns of models with short prompts.
     fn plan_stores(&mut self, warnings: &mut Vec<String>) -> Result<()> {
         if self.args.kv.is_empty() {
@@ -951,10 +907,8 @@ impl<'a> Bench<'a> {
         }
         let usual = rooms.iter().map(|(room, _, roots)| room.usable() / 4 / roots.max(&1)).min();
         let mut usual = (usual.unwrap_or(KV_SIZE) / self.ranks()).min(KV_SIZE);
-        if let Some(joined) = self.joined {
-            [usual] = joined.least([usual])?;
-        }
-        let capacity = *self.kv_capacity.get_or_insert(usual);
+        [usual] = self.joined.least([usual])?;
+        let capacity = *self.axes.found.kv_capacity.get_or_insert(usual);
         for (room, folder, roots) in rooms {
             room.check(folder, capacity.saturating_mul(roots))?;
         }
@@ -975,7 +929,7 @@ impl<'a> Bench<'a> {
         let planned = &self.planned[index];
         if !self.served.contains_key(&index) {
             let model = planned.kv.expect("it has a store");
-            let capacity = self.kv_capacity.expect("it is known");
+            let capacity = self.axes.found.kv_capacity.expect("it is known");
             let count = |number: u32| usize::try_from(number).expect("a small number");
             let shape = Shape {
                 device: self.targets[planned.targets][0].clone(),
@@ -996,19 +950,18 @@ impl<'a> Bench<'a> {
     /// Lets the block store of a point serve turns.
     fn serve(&mut self, index: usize, bar: &ProgressBar) -> Result<(Measured, Ran)> {
         let filled = self.fill(index, bar);
-        let peers = self.joined.map(|joined| joined as &dyn Peers);
         let planned = &self.planned[index];
         let served = filled.map(|()| self.served.get_mut(&index).expect("it is open"));
         self.meter.mark();
-        self.measurers[planned.targets].serve(&planned.load, served, peers)
+        self.measurers[planned.targets].serve(&planned.load, served, self.joined.peers())
     }
 
     /// The number of ranks.
     fn ranks(&self) -> u64 {
-        self.joined.map_or(1, |joined| joined.ranks.place.size.into())
+        self.joined.size().unwrap_or(1).into()
     }
 
-    /// The part that each rank has of a limit.
+    /// A rank's part of a limit.
     fn own_rate(&self, name: &str, of: &str, direction: Direction) -> Option<f64> {
         let all = limits::rate(&self.records, name, of, direction);
         all.map(|rate| rate / float(self.ranks()))
@@ -1032,18 +985,15 @@ impl<'a> Bench<'a> {
             (measured, ran)
         });
         let mix = |ran: &Ran| read_percent(&planned, ran);
-        let result = match self.joined {
-            Some(joined) => joined.total(result, mix)?,
-            None => result.map(|(measured, ran)| (measured, mix(&ran), ran.fetched_share())),
-        };
+        let result = self.joined.total(result, mix)?;
         if let Ok((measured, _, fetched)) = &result {
             let is_cold_read =
                 planned.load.cache == Cache::Cold && planned.load.read_percent == 100;
             let is_cached = is_cold_read && fetched.is_some_and(|share| share < FETCHED_MIN);
             self.raise_limits(&planned, measured, is_cached)?;
             // Of other bytes, such as holes, a doubt says that no drive is read for them.
-            let is_stored = planned.paths.iter().all(|path| self.is_limited[*path]);
-            let why = match self.joined.is_some_and(|joined| joined.shares_file) {
+            let is_stored = planned.paths.iter().all(|path| self.axes.found.is_limited[*path]);
+            let why = match self.joined.shares_file {
                 true => Some("ranks read pages that others of their host had cached"),
                 false => is_stored.then_some(
                     "the page cache had more than a tenth of the bytes, as if another program \
@@ -1057,10 +1007,9 @@ impl<'a> Bench<'a> {
         }
         let result = result.map(|(mut measured, mix, _)| {
             measured.bound = limits::bound(&planned, (&measured, mix), &self.records);
-            let bound = self.joined.zip(measured.bound.as_mut());
-            bound.into_iter().for_each(|(joined, bound)| {
-                joined.name_bound(bound, measured.bytes_per_second, mix);
-            });
+            if let Some(bound) = &mut measured.bound {
+                self.joined.name_bound(bound, measured.bytes_per_second, mix);
+            }
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);
@@ -1081,28 +1030,13 @@ struct Warmed {
     time: Duration,
 }
 
-/// The results file, and its records for all ranks.
-fn opened(args: &BenchArgs, joined: Option<&Joined>) -> Result<Option<Opened>> {
-    let own = args.output.as_deref().map(state::open).transpose()?;
-    match joined {
-        Some(joined) => joined.opened(own),
-        None => Ok(own),
-    }
-}
-
 /// Whether whole files are measured no more after this sample: it failed, or they are too small for
-/// a rate. A sample that was once too short, on a busy machine, ends no row that has rates.
+/// a rate. On a busy machine a sample may be too short; that ends no row with rates.
 fn ends_row(sample: &Sample, rated: &mut HashSet<Point>) -> bool {
     if sample.measured.as_ref().is_some_and(Measured::is_long_enough) {
         rated.insert(sample.point.clone());
     }
     !sample.is_good() || !rated.contains(&sample.point)
-}
-
-/// The direction that is measured first.
-fn first_direction(axes: &Axes) -> Direction {
-    let any_read = axes.directions.iter().any(|percent| *percent > 0);
-    if any_read { Direction::Read } else { Direction::Write }
 }
 
 /// The methods to compare, without those that are unavailable here.
@@ -1121,7 +1055,7 @@ fn methods(
     }
     let mut methods = vec![Method::Plain(Plain::Standard), Method::Plain(Plain::Mmap)];
     if targets::gpus(targets).next().is_some() {
-        // Where it does not open, its first sample says so: until then it may take many seconds.
+        // If it does not open, its first sample says so: that may last many seconds.
         match engine.options().cufile {
             true => methods.extend(Method::CUFILE),
             false => warnings
@@ -1195,7 +1129,7 @@ fn real(paths: &[PathBuf]) -> Vec<String> {
     real.map(|path| path.display().to_string()).collect()
 }
 
-/// The identity of a GPU; for a simulated one, what it simulates.
+/// The identity of a GPU; of a simulated GPU, its settings.
 fn identity(info: &DeviceInfo) -> String {
     match (info.simulated, info.uuid.as_str()) {
         (false, "") => info.pci_address.clone(),
@@ -1204,7 +1138,7 @@ fn identity(info: &DeviceInfo) -> String {
     }
 }
 
-/// The storage map of each path.
+/// The storage maps of paths.
 fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
     let map = |path: &PathBuf| {
         let _step = Step::begin("inspect", path);
@@ -1213,8 +1147,8 @@ fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
     paths.iter().map(map).collect()
 }
 
-/// The end of a table that leaves room for the progress bar on this terminal: lines that scroll off
-/// the screen cannot be drawn again.
+/// The end of a table that fits above the progress bar on this terminal: lines that scroll off the
+/// screen cannot be drawn again.
 fn fitting(table: &str) -> String {
     let rows = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_row);
     let rows = if rows == 0 { 24 } else { usize::from(rows) };
@@ -1222,8 +1156,8 @@ fn fitting(table: &str) -> String {
     lines[lines.len().saturating_sub(rows.saturating_sub(2))..].join("\n") + "\n"
 }
 
-/// A progress bar over samples, below their results. It is hidden if stderr is not a terminal or
-/// has log lines, and with `--quiet`.
+/// A progress bar over samples, below their results. It is hidden if stderr is no terminal or
+/// shows log lines, and with `--quiet`.
 pub(crate) fn progress(steps: u64, is_quiet: bool) -> ProgressBar {
     if log::is_on() || is_quiet {
         return ProgressBar::hidden();

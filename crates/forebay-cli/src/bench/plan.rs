@@ -14,7 +14,8 @@ use forebay_measure::variables;
 use forebay_measure::workload::backend::{Method, Plain};
 use forebay_measure::workload::pattern::Pattern;
 use forebay_measure::workload::{End, Load};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::targets::Together;
@@ -22,13 +23,13 @@ use crate::bench::args::{BenchArgs, RouteChoice};
 use crate::report::bars;
 use crate::values::Format;
 
-/// Points of one run at most: at 2 s and three times each, a week.
+/// Maximum points of a run: with three samples of 2 s, a week.
 const POINTS_MAX: usize = 100_000;
 /// Time of a sample of requests, and of whole files.
 const TIME: Duration = Duration::from_secs(1);
 const WHOLE_TIME: Duration = Duration::from_millis(100);
 const REPEATS: u32 = 5;
-/// Time of a default run of one path and one target.
+/// Time limit of a default run per path and target.
 const BUDGET: Duration = Duration::from_secs(29);
 /// Rounds of a default run at most, and from which on it may end early.
 const BUDGET_ROUNDS: u32 = 20;
@@ -39,14 +40,14 @@ const DEPTH: u32 = 32;
 const KV: (u32, u32, u32) = (2, 16, 4);
 const KV_TIME: Duration = Duration::from_secs(3);
 
-/// One point, with the parameters that its name leaves out.
+/// A point, with the parameters that its name omits.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Planned {
     pub(super) point: Point,
-    /// The numbers of its paths; several are used at once.
+    /// The numbers of its paths; several are used together.
     pub(super) paths: Vec<usize>,
-    /// The bytes of whole files that each thread moves, by one request or in pieces; `None` if a
-    /// flag speaks of smaller requests.
+    /// The bytes of whole files per thread, moved by a single request or in pieces; `None` if a flag
+    /// speaks of smaller requests.
     pub(super) whole: Option<u64>,
     /// The number of its targets.
     pub(super) targets: usize,
@@ -56,7 +57,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// Minimum size of its files: each thread keeps `depth` calls in flight, in its own part.
+    /// Minimum size of its files: a thread keeps `depth` calls in flight, in its own part.
     pub(super) fn needs(&self) -> u64 {
         if self.kv.is_some() {
             return 0;
@@ -71,13 +72,12 @@ impl Planned {
         let (point, load, targets) = (&mut self.point, &mut self.load, &axes.targets[self.targets]);
         self.whole = axes.whole_len(&self.paths, targets.len());
         if let Some(len) = self.whole {
-            load.request_size = piece(len, axes.piece_max);
+            load.request_size = piece(len, axes.found.piece_max);
         }
         point.depth = load.method.depth().unwrap_or(point.depth);
         load.depth = load.method.places().unwrap_or(point.depth);
         load.batch = point.batch;
-        // Pages that a warm-up leaves in the page cache would be written back, or hit, in the
-        // measured span.
+        // Pages of a warm-up would be written back, or hit, in the measured span.
         let passes = load.writes() || load.method.is_cached() || self.whole.is_some();
         load.once = load.cache == Cache::Cold && passes && self.kv.is_none();
         if !load.once && self.whole.is_none() {
@@ -98,7 +98,7 @@ impl Planned {
         if self.whole.is_some() { bars::name(&self.point) } else { name(&self.point) }
     }
 
-    /// The planned time of one sample.
+    /// The planned time of a sample.
     pub(super) fn time(&self) -> Duration {
         self.load.time().unwrap_or_default().saturating_add(self.load.warm_up)
     }
@@ -109,17 +109,63 @@ impl Planned {
 pub(super) struct Axes {
     /// The paths, as given.
     pub(super) paths: Vec<String>,
-    /// The names of the targets that work at the same time, for each value of that axis.
+    /// The names of the targets that work at the same time, by value of that axis.
     pub(super) targets: Vec<Vec<String>>,
-    pub(super) methods: Vec<Method>,
     pub(super) directions: Vec<u8>,
-    /// Bytes of whole files, if requests move these: one number for each path, and the smallest for
-    /// all paths at once.
-    pub(super) whole: Option<Vec<u64>>,
-    /// Bytes of one request for a whole file at most: larger files are moved in pieces.
-    pub(super) piece_max: u64,
-    /// The states of the page cache that each path's files can have.
+    pub(super) found: Found,
+}
+
+/// What a plan follows from beyond the arguments. A continued run reads it from its file: measured
+/// again, it may differ.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Found {
+    #[serde(serialize_with = "names", deserialize_with = "named")]
+    pub(super) methods: Vec<Method>,
+    /// The possible states of the page cache, by path.
     pub(super) caches: Vec<Caches>,
+    /// Whether the storage has a limit, by path.
+    pub(super) is_limited: Vec<bool>,
+    /// Bytes of whole files by path, if requests move these; the smallest for all paths together.
+    pub(super) whole: Option<Vec<u64>>,
+    /// Maximum bytes of a request for a whole file: larger files are moved in pieces.
+    pub(super) piece_max: u64,
+    /// The capacity of the roots of a block store.
+    pub(super) kv_capacity: Option<u64>,
+    /// The bytes used of the user's file, by path.
+    #[serde(default)]
+    pub(super) lens: Vec<u64>,
+}
+
+fn names<S: Serializer>(methods: &[Method], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(methods.iter().map(|method| method.name()))
+}
+
+fn named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Method>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect()
+}
+
+impl Found {
+    /// The findings in a recorded request for so many paths, if it holds some.
+    pub(super) fn of(request: &Value, paths: usize) -> Option<Self> {
+        let fits = |found: &Self| {
+            let lens = [found.caches.len(), found.is_limited.len()];
+            lens == [paths; 2] && found.whole.as_ref().is_none_or(|whole| whole.len() == paths)
+        };
+        Self::deserialize(request.get("found")?).ok().filter(fits)
+    }
+
+    /// What is possible with `other` as well.
+    pub(super) fn common(mut self, other: &Self) -> Self {
+        self.methods.retain(|method| other.methods.contains(method));
+        for (own, other) in self.caches.iter_mut().zip(&other.caches) {
+            own.cold &= other.cold;
+            own.warm &= other.warm;
+            own.synced &= other.synced;
+        }
+        self.is_limited.iter_mut().zip(&other.is_limited).for_each(|(own, other)| *own &= other);
+        self
+    }
 }
 
 /// Whether the page cache can be without a path's files, and have them, and whether a sync writes
@@ -131,28 +177,34 @@ pub(super) struct Caches {
     pub(super) synced: bool,
 }
 
-/// The bytes of equal pieces of a file, at most `most` each. Up to 4 KiB for each piece are left at
-/// its end.
+/// The bytes of equal pieces of a file, `most` at most. At its end, up to 4 KiB per piece are not
+/// part of any.
 pub(super) fn piece(len: u64, most: u64) -> u64 {
     let pieces = len.div_ceil(most.max(4096));
     if pieces <= 1 { len } else { align_down(len / pieces, 4096) }
 }
 
 impl Axes {
-    /// The bytes of whole files that each target has of these paths.
+    /// The direction that is measured first.
+    pub(super) fn first_direction(&self) -> Direction {
+        let any_read = self.directions.iter().any(|percent| *percent > 0);
+        if any_read { Direction::Read } else { Direction::Write }
+    }
+
+    /// The bytes of whole files of these paths per target.
     fn whole_len(&self, paths: &[usize], targets: usize) -> Option<u64> {
-        let lens = self.whole.as_ref()?;
+        let lens = self.found.whole.as_ref()?;
         let part = paths.iter().map(|path| lens[*path]).min().unwrap_or(0) / targets as u64;
         Some(if targets > 1 { align_down(part, 4096).max(1) } else { part })
     }
 }
 
-/// All points: each combination of the axes' values, the first axis outermost.
+/// All points: every combination of the axes' values, the first axis outermost.
 ///
 /// # Errors
 /// There are too many, or none.
 pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
-    let is_whole = axes.whole.is_some();
+    let is_whole = axes.found.whole.is_some();
     let load = Load {
         rate: args.rate,
         seed: args.seed.unwrap_or(1),
@@ -181,7 +233,8 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         })
     };
     let all = all.into_iter().map(with_states).collect::<Result<Vec<_>>>()?.concat();
-    let all = each(&all, &by_route(args, &axes.methods), |one, value| one.load.method = *value)?;
+    let all =
+        each(&all, &by_route(args, &axes.found.methods), |one, value| one.load.method = *value)?;
     let all = each(&all, &requests(args), |one, (pattern, size, kv)| {
         (one.load.pattern, one.load.request_size, one.kv) = (*pattern, *size, *kv);
         one.point.pattern = kv.map_or_else(|| pattern.to_string(), |model| model.to_string());
@@ -210,7 +263,7 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// Each point with each of these values.
+/// Every point with every one of these values.
 ///
 /// # Errors
 /// There are too many.
@@ -228,25 +281,25 @@ fn each<T>(all: &[Planned], values: &[T], set: impl Fn(&mut Planned, &T)) -> Res
     Ok(pairs.map(with_value).collect())
 }
 
-/// The given values of an axis, or the usual one.
+/// The given values of an axis, or the default.
 fn given_or<T: Copy>(given: &[T], usual: T) -> Vec<T> {
     if given.is_empty() { vec![usual] } else { given.to_vec() }
 }
 
-/// Whether a method cannot do that: a signal handler of this process knows one mapping only.
+/// Whether a method cannot do that: the signal handler of this process knows a single mapping.
 fn is_impossible(load: &Load, threads: usize) -> bool {
     load.method == Method::Plain(Plain::Mmap) && threads > 1
 }
 
-/// Whether a point takes much of a default run, and says little: stores to a mapping took 3 s a
-/// sample on two cores, a third of `write()`'s rate.
+/// Whether a point costs much time of a default run, and says little: stores to a mapping took 3 s
+/// a sample on two cores, a third of `write()`'s rate.
 fn is_dull(args: &BenchArgs, load: &Load) -> bool {
     let is_mmap = load.method == Method::Plain(Plain::Mmap);
     let is_default = args.moves_whole_files() && args.method.is_empty() && args.repeats.is_none();
     is_default && load.writes() && is_mmap
 }
 
-/// The numbers of the paths of each value of that axis: each path, and all at once.
+/// The numbers of the paths by value of that axis: every path alone, and all together.
 fn paths(args: &BenchArgs, count: usize) -> Vec<Vec<usize>> {
     let mut paths: Vec<Vec<usize>> = (0..count).map(|number| vec![number]).collect();
     if count > 1 && args.vs.is_none() {
@@ -255,12 +308,12 @@ fn paths(args: &BenchArgs, count: usize) -> Vec<Vec<usize>> {
     paths
 }
 
-/// The shares of reads, each with a state of the page cache that is possible on all `paths`.
+/// The shares of reads, with the states of the page cache that are possible on all `paths`.
 fn states(args: &BenchArgs, axes: &Axes, paths: &[usize]) -> Vec<(u8, Cache)> {
-    let is_whole = axes.whole.is_some();
+    let is_whole = axes.found.whole.is_some();
     // Rows that are compared have the same state.
     let counts = |path: &usize| args.vs.is_some() || paths.contains(path);
-    let caches = (0..).zip(&axes.caches).filter(|(path, _)| counts(path));
+    let caches = (0..).zip(&axes.found.caches).filter(|(path, _)| counts(path));
     let caches: Vec<&Caches> = caches.map(|(_, path)| path).collect();
     let all = |can: fn(&Caches) -> bool| caches.iter().all(|path| can(path));
     let of = |percent: u8| -> Vec<Cache> {
@@ -298,8 +351,8 @@ impl Rounds {
         }
     }
 
-    /// The time left at `elapsed`, or `estimate` without a time limit; `None` if no time is left
-    /// for a turn that takes `needs`.
+    /// The remaining time at `elapsed`, or `estimate` without a time limit; `None` if it is too short
+    /// for a turn of duration `needs`.
     pub(super) fn left(
         self,
         (elapsed, needs): (Duration, Duration),
@@ -344,7 +397,7 @@ impl Turn {
     }
 }
 
-/// A round: a sample of each point, and each limit next to the first point below it. Points of a
+/// A round: a sample of every point, and every limit next to the first point below it. Points of a
 /// second path follow those of the first, and every second round runs backwards, so that a machine
 /// that slows down favours no point.
 pub(super) fn round(args: &BenchArgs, planned: &[Planned], repeat: u32) -> Vec<Turn> {
@@ -385,7 +438,7 @@ pub(super) fn with_paths(args: &BenchArgs) -> Result<BenchArgs> {
     if args.paths.is_empty() {
         args.paths.push(".".into());
     }
-    // As in other programs, that is stdout, which has one form at a time.
+    // As in most programs, that is stdout, which is in a single form.
     if args.output.as_deref() == Some(Path::new("-")) {
         args.output = None;
         args.format = args.format.or(Some(Format::Json));
@@ -416,7 +469,8 @@ pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<
         let parts = [Field::Depth, Field::Threads, Field::Batch].into_iter();
         let parts = parts.filter_map(|field| Some((field.key(), field.number(point)?)));
         let parts = parts.filter(|(_, count)| *count > 1);
-        let parts: String = parts.map(|(key, count)| format!(", `--{key}` (here {count})")).collect();
+        let parts: String =
+            parts.map(|(key, count)| format!(", `--{key}` (here {count})")).collect();
         let size = format_size(point.request_size);
         let flag = if planned.whole.is_some() { "--size" } else { "--block-size" };
         check_requests(bytes, &format!("lower `{flag}` (here {size}){parts}"))?;
@@ -424,7 +478,7 @@ pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<
     Ok(())
 }
 
-/// Bytes of one call at most.
+/// Maximum bytes of a call.
 const CALL_MAX: u64 = 1 << 40;
 
 fn check(load: &Load) -> Result<()> {
@@ -445,7 +499,7 @@ fn end(args: &BenchArgs, is_whole: bool) -> End {
     }
 }
 
-/// The warm-up of all points that may have one.
+/// The warm-up of points that allow it.
 fn warm_up(args: &BenchArgs) -> Duration {
     args.warm_up.unwrap_or(match end(args, false) {
         End::Time(time) | End::AtLeast(time) => time / 10,
@@ -465,7 +519,7 @@ fn requests(args: &BenchArgs) -> Vec<(Pattern, u64, Option<Model>)> {
     patterns.into_iter().flat_map(each).collect()
 }
 
-/// The methods; the engine once for each required route.
+/// The methods; the engine once per required route.
 fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
     let routes = given_or(&args.route, RouteChoice(None));
     let of = |method: &Method| match method {
@@ -475,36 +529,8 @@ fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
     methods.iter().flat_map(of).collect()
 }
 
-/// What a plan follows from beyond the arguments. A continued run reads it from its file: measured
-/// again, it may differ.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Found {
-    pub(super) methods: Vec<String>,
-    pub(super) caches: Vec<Caches>,
-    /// Whether the storage of each path has a limit.
-    pub(super) is_limited: Vec<bool>,
-    pub(super) whole: Option<Vec<u64>>,
-    pub(super) piece_max: u64,
-    /// The capacity of each root of a block store.
-    pub(super) kv_capacity: Option<u64>,
-    /// The bytes used of the user's file, of each path.
-    #[serde(default)]
-    pub(super) lens: Vec<u64>,
-}
-
-impl Found {
-    /// That of a recorded request for so many paths; `None` if it has none.
-    pub(super) fn of(request: &Value, paths: usize) -> Option<Self> {
-        let fits = |found: &Self| {
-            let lens = [found.caches.len(), found.is_limited.len()];
-            lens == [paths; 2] && found.whole.as_ref().is_none_or(|whole| whole.len() == paths)
-        };
-        Self::deserialize(request.get("found")?).ok().filter(fits)
-    }
-}
-
 /// The arguments, by which parts of the same run are recognized. `places` are canonical paths,
-/// `targets` identify each GPU.
+/// `targets` identify the GPUs.
 pub(super) fn request(
     args: &BenchArgs,
     (planned, rounds): (&[Planned], Rounds),
@@ -529,7 +555,7 @@ pub(super) fn request(
             Rounds::Within(_) => None,
         },
         "methods": args.method.iter().map(|method| method.name()).collect::<Vec<_>>(),
-        // Another version, or other limits, would measure something else.
+        // A different version, or different limits, would measure something else.
         "version": env!("CARGO_PKG_VERSION"),
         "variables": variables::set(),
         "power_command": args.power_command,
@@ -577,11 +603,14 @@ mod tests {
         Axes {
             paths: vec!["/data".into()],
             targets: vec![vec!["host".into()]],
-            methods,
             directions,
-            whole,
-            piece_max: u64::MAX,
-            caches: vec![Caches { cold: true, warm: true, synced: true }],
+            found: Found {
+                methods,
+                whole,
+                piece_max: u64::MAX,
+                caches: vec![Caches { cold: true, warm: true, synced: true }],
+                ..Found::default()
+            },
         }
     }
 
@@ -660,7 +689,8 @@ mod tests {
         let of = |args: &BenchArgs, whole: Option<Vec<u64>>| {
             let paths = vec!["/a".to_owned(), "/b".to_owned()];
             let caches = vec![Caches { cold: true, warm: true, synced: true }; 2];
-            let axes = Axes { paths, caches, ..axes(args, whole) };
+            let axes = axes(args, whole);
+            let axes = Axes { paths, found: Found { caches, ..axes.found }, ..axes };
             rounds(args, &points(args, &axes).unwrap())
         };
         let (usual, whole) = (BenchArgs::default(), Some(vec![1 << 30; 2]));
@@ -685,7 +715,8 @@ mod tests {
             let args = BenchArgs { vs: vs.map(Into::into), ..BenchArgs::default() };
             let paths = vec!["/drive".into(), "/memory".into()];
             let whole = Some(vec![1 << 30; 2]);
-            let axes = Axes { paths, caches: both.to_vec(), ..axes(&args, whole) };
+            let axes = axes(&args, whole);
+            let axes = Axes { paths, found: Found { caches: both.to_vec(), ..axes.found }, ..axes };
             let planned = points(&args, &axes).unwrap();
             planned.into_iter().map(|one| (one.paths, one.load.cache)).collect::<Vec<_>>()
         };
@@ -700,7 +731,8 @@ mod tests {
         let args = BenchArgs::default();
         let (len, piece_max) = (10_u64.pow(12), 3 << 30);
         let caches = vec![Caches { cold: true, warm: false, synced: true }];
-        let large = Axes { piece_max, caches, ..axes(&args, Some(vec![len])) };
+        let axes = axes(&args, Some(vec![len]));
+        let large = Axes { found: Found { piece_max, caches, ..axes.found }, ..axes };
         let planned = points(&args, &large).unwrap();
         let states: Vec<_> = planned.iter().map(|one| one.point.cache).collect();
         assert_eq!(states, [Some(Cache::Cold)]);
@@ -721,8 +753,8 @@ mod tests {
             cache: vec![Cache::Cold],
             ..BenchArgs::default()
         };
-        let two = Axes { paths: vec!["/a".into(), "/b".into()], ..axes(&args, None) };
-        let two = Axes { whole: Some(vec![3 << 30, 1 << 30]), ..two };
+        let whole = Some(vec![3 << 30, 1 << 30]);
+        let two = Axes { paths: vec!["/a".into(), "/b".into()], ..axes(&args, whole) };
         let planned = points(&args, &two).unwrap();
         let reported: Vec<_> = planned
             .iter()

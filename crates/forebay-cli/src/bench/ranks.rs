@@ -1,8 +1,8 @@
-//! One run by several copies of the command, which a launcher starts. All begin each sample at the
-//! same time, and write the totals as the records of the run.
+//! A run by several copies of the command, which a launcher starts. All begin a sample at the same
+//! time, and write the totals as the records of the run.
 //!
-//! Records, and each choice that depends on time, memory or the machine, come from one exchange of
-//! all ranks. So all ranks make the same choices after it.
+//! Records, and choices that depend on time, memory or the machine, are the result of an exchange
+//! between all ranks. So all ranks make the same choices after it.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -25,42 +25,38 @@ use forebay_topology::{Distance, Resolver, Way};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Axes, Caches};
+use super::plan::{Axes, Found};
 use super::state::Opened;
 use crate::bench::args::{BenchArgs, GpuRows, OneFile};
 use crate::bench::files::{Place as Files, Shared};
 use crate::map::{self, json::MapReport};
 use crate::report::show::json;
 
-/// The other ranks of a run.
-#[derive(Debug)]
+/// The other ranks of a run, if there are some.
+#[derive(Debug, Default)]
 pub(crate) struct Joined {
-    pub(super) ranks: Ranks,
+    ranks: Option<Ranks>,
     /// The most that all hosts read, and write, through their network ports: the bytes per second,
     /// and what binds. `None` if a path is on a drive of its host.
     network: [Option<(f64, String)>; 2],
     /// Whether ranks of a host read the same file.
     pub(super) shares_file: bool,
-    /// Why the run cannot go on, once a step of a measurement has found it.
+    /// Why the run cannot continue, once a step of a measurement failed.
     broken: OnceCell<Failure>,
 }
 
-/// What a rank can measure, and what it must have in common with the others.
+/// What a rank can measure, and what must be the same on all ranks.
 #[derive(Debug, Serialize, Deserialize)]
 struct Own {
     /// The paths that are folders.
     folders: Vec<bool>,
-    /// The targets of each row.
+    /// The targets of the rows.
     targets: Vec<Vec<String>>,
-    methods: Vec<String>,
-    /// Of each path.
-    caches: Vec<Caches>,
-    /// Whether the storage of each path has a limit.
-    is_limited: Vec<bool>,
+    found: Found,
 }
 
 impl Own {
-    /// How the plan of another rank differs.
+    /// How the plan of rank `other` differs.
     fn differs(&self, other: &Self, paths: &[PathBuf]) -> Option<String> {
         let kind = |is_folder: bool| if is_folder { "a folder" } else { "a file" };
         let folders = self.folders.iter().zip(&other.folders).zip(paths);
@@ -104,8 +100,8 @@ impl Joined {
     /// Meets the other ranks, if there are some, and sets what depends on the rank.
     ///
     /// # Errors
-    /// Ranks that do not come or differ, and what several ranks cannot do.
-    pub(super) fn meet(args: &mut BenchArgs) -> Result<Option<Self>> {
+    /// Ranks are missing or differ; arguments that ranks cannot share.
+    pub(super) fn meet(args: &mut BenchArgs) -> Result<Self> {
         let Some(place) = Place::here()? else {
             if let Some(name) = Place::unsupported(&environment) {
                 say(&format!(
@@ -116,7 +112,7 @@ impl Joined {
             return match args.one_file {
                 Some(_) => Err(Failure::usage("`--one-file` is for several ranks")
                     .hint("start several copies with `torchrun --no-python`, `mpirun` or `srun`")),
-                None => Ok(None),
+                None => Ok(Self::default()),
             };
         };
         check_one_file(args)?;
@@ -154,45 +150,82 @@ impl Joined {
             Ok([0, 1].map(|way| of_hosts(all.iter().map(|own| own[way].as_ref()), &ranks.hosts)))
         })?;
         let (shares_file, broken) = (share_hosts && args.one_file.is_some(), OnceCell::new());
-        Ok(Some(Self { ranks, network, shares_file, broken }))
+        Ok(Self { ranks: Some(ranks), network, shares_file, broken })
     }
 
-    /// Sets the GPU of this rank: that of its number on its host, or if the host has more GPUs than
-    /// ranks, one of those that are nearest to the drives of the paths.
+    /// Sets the GPU of this rank: that of its number on its host, or with spare GPUs, of those
+    /// nearest to the drives of the paths.
     pub(super) fn set_gpu(&self, args: &mut BenchArgs, engine: &Engine) {
+        let Some(ranks) = &self.ranks else { return };
         if !args.gpu.is_empty() || args.together.is_some() {
             return;
         }
         let visible = forebay::gpu::visible().unwrap_or_default();
-        let (local, ranks) = self.ranks.local;
+        let (local, ranks) = ranks.local;
         let is_choice = (ranks as usize) < visible.len();
         let nearest =
             || nearest(&visible, &map::gather(&Resolver::default(), &args.paths, None, false));
         let own = is_choice.then(nearest).and_then(|all| all.get(local as usize).copied());
         let own = own.unwrap_or(local).to_string().parse().ok();
-        // With a variable that hides the GPUs of other ranks, the only one is the first.
+        // If a variable hides the GPUs of all other ranks, the visible GPU is number 0.
         let own = own.filter(|own| matches!(engine.device(own), Ok(Some(_))));
         args.gpu.extend(own.map(|own| GpuRows(vec![own])));
     }
 
-    /// Whether this is rank 0.
+    /// Whether this process measures alone.
+    pub(super) fn is_alone(&self) -> bool {
+        self.ranks.is_none()
+    }
+
+    /// Whether this is rank 0, or the only process.
     pub(super) fn is_first(&self) -> bool {
-        self.ranks.is_first()
+        self.ranks.as_ref().is_none_or(Ranks::is_first)
+    }
+
+    /// Whether this is the first rank of its host.
+    pub(super) fn is_first_of_host(&self) -> bool {
+        self.ranks.as_ref().is_none_or(|ranks| ranks.is_first_of_host)
+    }
+
+    /// The number of ranks, if there are several.
+    pub(super) fn size(&self) -> Option<u32> {
+        self.ranks.as_ref().map(|ranks| ranks.place.size)
     }
 
     /// The number of ranks on this host.
     pub(super) fn local_size(&self) -> u32 {
-        self.ranks.local.1
+        self.ranks.as_ref().map_or(1, |ranks| ranks.local.1)
     }
 
-    /// Ends the run of the others.
+    /// The ranks with which every step of a measurement begins together.
+    pub(super) fn peers(&self) -> Option<&dyn Peers> {
+        self.ranks.as_ref().map(|_| self as &dyn Peers)
+    }
+
+    fn hosts(&self) -> &[String] {
+        self.ranks.as_ref().map_or(&[], |ranks| &ranks.hosts)
+    }
+
+    /// What rank 0 makes of the values of all.
+    fn agree<T, U>(&self, step: &str, own: T, make: impl FnOnce(Vec<T>) -> Result<U>) -> Result<U>
+    where
+        T: Serialize + DeserializeOwned,
+        U: Serialize + DeserializeOwned,
+    {
+        match &self.ranks {
+            Some(ranks) => ranks.agree(step, own, make),
+            None => make(vec![own]),
+        }
+    }
+
+    /// Ends the run on all ranks.
     pub(super) fn fail(&self, failure: &Failure) {
-        self.ranks.fail(failure);
+        self.ranks.iter().for_each(|ranks| ranks.fail(failure));
     }
 
     /// The results file of rank 0, whose records all ranks need to continue its run.
     pub(super) fn opened(&self, own: Option<Opened>) -> Result<Option<Opened>> {
-        let kept = own.as_ref().filter(|own| !own.records.is_empty());
+        let kept = own.as_ref().filter(|own| !self.is_alone() && !own.records.is_empty());
         let text = kept.map(|own| json(&own.records)).transpose()?;
         match (own, self.decided("results file", text)?) {
             (None, Some(text)) => {
@@ -207,52 +240,34 @@ impl Joined {
     ///
     /// # Errors
     /// The plan of a rank differs.
-    pub(super) fn common(
-        &self,
-        axes: &mut Axes,
-        is_limited: &mut [bool],
-        paths: &[PathBuf],
-    ) -> Result<()> {
+    pub(super) fn common(&self, axes: &mut Axes, paths: &[PathBuf]) -> Result<()> {
         let own = Own {
             folders: paths.iter().map(|path| subject::is_folder(path)).collect(),
             targets: axes.targets.clone(),
-            methods: axes.methods.iter().map(|one| one.name().to_owned()).collect(),
-            caches: axes.caches.clone(),
-            is_limited: is_limited.to_vec(),
+            found: axes.found.clone(),
         };
-        let mut common = self.ranks.agree("plan", own, |all| {
+        let common = self.agree("plan", own, |all| {
             let differs = |own: &Own| all[0].differs(own, paths);
             let different =
                 (0..).zip(&all).find_map(|(rank, own): (usize, _)| Some((rank, differs(own)?)));
             if let Some((rank, why)) = different {
-                let host = self.ranks.hosts.get(rank).map_or("", String::as_str);
+                let host = self.hosts().get(rank).map_or("", String::as_str);
                 return Err(Failure::new("the ranks do not fit together")
                     .because(format!("rank {rank} on {host}: {why}")));
             }
-            Ok(all.into_iter().reduce(|mut common, own| {
-                common.methods.retain(|one| own.methods.contains(one));
-                common.caches.iter_mut().zip(own.caches).for_each(|(one, own)| {
-                    one.cold &= own.cold;
-                    one.warm &= own.warm;
-                    one.synced &= own.synced;
-                });
-                let limited = common.is_limited.iter_mut().zip(own.is_limited);
-                limited.for_each(|(one, own)| *one &= own);
-                common
-            }))
+            Ok(all
+                .into_iter()
+                .reduce(|all, own| Own { found: all.found.common(&own.found), ..all }))
         })?;
-        if let Some(common) = &mut common {
-            axes.methods.retain(|one| common.methods.iter().any(|name| name == one.name()));
-            axes.targets = std::mem::take(&mut common.targets);
-            axes.caches = std::mem::take(&mut common.caches);
-            is_limited.copy_from_slice(&common.is_limited);
+        if let Some(common) = common {
+            (axes.targets, axes.found) = (common.targets, common.found);
         }
         Ok(())
     }
 
     /// The least of the numbers of all ranks.
     pub(super) fn least<const N: usize>(&self, own: [u64; N]) -> Result<[u64; N]> {
-        let all = self.ranks.agree("sizes", own.to_vec(), |all| {
+        let all = self.agree("sizes", own.to_vec(), |all| {
             Ok((0..N).map(|at| all.iter().map(|own| own[at]).min()).collect::<Option<Vec<_>>>())
         })?;
         all.and_then(|all| all.try_into().ok()).ok_or_else(|| Failure::new("a rank has no sizes"))
@@ -260,15 +275,15 @@ impl Joined {
 
     /// The hosts of all ranks, and their GPUs.
     pub(super) fn machines(&self, gpus: Vec<Gpu>) -> Result<(Vec<String>, Vec<Gpu>)> {
-        self.ranks.agree("machines", gpus, |all| Ok((self.ranks.hosts.clone(), all.concat())))
+        self.agree("machines", gpus, |all| Ok((self.hosts().to_vec(), all.concat())))
     }
 
     /// What rank 0 decides.
     pub(super) fn decided<T: Serialize + DeserializeOwned>(&self, step: &str, own: T) -> Result<T> {
-        self.ranks.agree(step, own, |mut all| Ok(all.swap_remove(0)))
+        self.agree(step, own, |mut all| Ok(all.swap_remove(0)))
     }
 
-    /// Waits until all ranks have made their files, or rank 0 the one that all use.
+    /// Waits until all ranks have made their files, or rank 0 the shared file.
     pub(super) fn share_files(&self, places: &mut [Files]) -> Result<()> {
         let own: Vec<Shared> = places.iter().map(Files::shared).collect();
         let shared = self.decided("files", own)?;
@@ -287,8 +302,11 @@ impl Joined {
         Ok(self.total(own, |_| 0)??.0.bytes_per_second)
     }
 
-    /// The limit of all ranks, of that of each.
+    /// The limit of all ranks together.
     pub(super) fn limit(&self, own: Result<Limit>) -> Result<Result<Limit>> {
+        if self.is_alone() {
+            return Ok(own);
+        }
         self.of_all("limit", own, |all| total::limit(&all).unwrap_or_default())
     }
 
@@ -302,10 +320,15 @@ impl Joined {
         if let Some(failure) = self.broken.get() {
             return Err(failure.clone());
         }
+        if self.is_alone() {
+            let alone =
+                |(measured, ran): (_, Ran)| (measured, read_percent(&ran), ran.fetched_share());
+            return Ok(own.map(alone));
+        }
         let own = own.map(|(measured, ran)| (OfRank::new(measured, &ran), read_percent(&ran)));
         self.of_all("sample", own, |all| {
             let (parts, mix): (Vec<OfRank>, Vec<u8>) = all.into_iter().unzip();
-            (total::total(&parts, &self.ranks.hosts), mix[0], total::fetched(&parts))
+            (total::total(&parts, self.hosts()), mix[0], total::fetched(&parts))
         })
     }
 
@@ -321,11 +344,11 @@ impl Joined {
         U: Serialize + DeserializeOwned,
     {
         let own = own.map_err(|failure| failure.with_remedy());
-        let made = self.ranks.agree(step, own, |all| {
-            // A rank that failed because another one did says nothing.
+        let made = self.agree(step, own, |all| {
+            // A rank that failed because of a failed rank says nothing.
             let why = |(rank, one): (usize, &std::result::Result<T, String>)| {
                 let why = one.as_ref().err().filter(|why| !why.is_empty())?;
-                let host = self.ranks.hosts.get(rank).map_or("", String::as_str);
+                let host = self.hosts().get(rank).map_or("", String::as_str);
                 Some(format!("rank {rank} on {host}: {why}"))
             };
             let why = all.iter().enumerate().find_map(why);
@@ -349,8 +372,9 @@ impl Joined {
 
     /// Parts from the other ranks; returns the warnings of all.
     pub(super) fn part(&self, own: Vec<String>) -> Result<Vec<String>> {
-        let hosts = &self.ranks.hosts;
-        self.ranks.part(own, |mut all| {
+        let Some(ranks) = &self.ranks else { return Ok(own) };
+        let hosts = &ranks.hosts;
+        ranks.part(own, |mut all| {
             let mut texts = std::mem::take(&mut all[0]);
             for (rank, own) in all.into_iter().enumerate() {
                 let new = own.into_iter().filter(|text| !texts.contains(text));
@@ -365,7 +389,7 @@ impl Joined {
 
 impl Peers for Joined {
     fn meet(&self, step: &str, own: Result<Next>) -> Result<Next> {
-        let next = self.ranks.agree(step, own.as_ref().ok().copied(), |all| {
+        let next = self.agree(step, own.as_ref().ok().copied(), |all| {
             let all: Option<Vec<Next>> = all.into_iter().collect();
             Ok(all.and_then(|all| all.into_iter().max()))
         });
@@ -377,7 +401,7 @@ impl Peers for Joined {
     }
 }
 
-/// Refuses what ranks cannot do with one file.
+/// Refuses what ranks cannot do with a shared file.
 fn check_one_file(args: &BenchArgs) -> Result<()> {
     let Some(how) = args.one_file else { return Ok(()) };
     if args.direction.iter().any(|percent| !matches!(percent, 0 | 100)) {
@@ -397,7 +421,7 @@ fn network(paths: &[PathBuf], way: Way) -> Option<(f64, String)> {
     is_network.then(|| (ceiling.expected, ceiling.binds.to_string()))
 }
 
-/// The sum over hosts, each once, if it is known of all.
+/// The sum over distinct hosts, if all are known.
 fn of_hosts<'a>(
     ranks: impl Iterator<Item = Option<&'a (f64, String)>>,
     hosts: &[String],
@@ -474,8 +498,7 @@ mod tests {
             let (address, token) = ("127.0.0.1".to_owned(), Some("t".to_owned()));
             let place = Place { rank, size: 2, local: None, address, port, token };
             let ranks = Ranks::meet(place, "", None).unwrap();
-            let broken = OnceCell::new();
-            let joined = Joined { ranks, network: [None, None], shares_file: false, broken };
+            let joined = Joined { ranks: Some(ranks), ..Joined::default() };
             let engine = Engine::new(forebay::Options::default()).unwrap();
             let load = Load::reads(Method::Link, 4096, End::Bytes(4096));
             let lanes = [Lane { region: Region { start: 0, len: 4096 }, ..Lane::default() }];
@@ -508,9 +531,7 @@ mod tests {
         let own = |is_folder, target: &str| Own {
             folders: vec![is_folder],
             targets: vec![vec![target.into()]],
-            methods: Vec::new(),
-            caches: Vec::new(),
-            is_limited: Vec::new(),
+            found: Found::default(),
         };
         let paths = [PathBuf::from("/data")];
         let first = own(true, "cuda:0");

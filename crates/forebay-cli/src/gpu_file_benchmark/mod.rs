@@ -24,7 +24,7 @@ use forebay_measure::workload::check::Most;
 use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
 use crate::bench::args::{BenchArgs, GpuRows, RouteChoice};
-use crate::bench::{self, Bench, progress};
+use crate::bench::{self, Bench, Joined, progress};
 use crate::map::look::Look;
 use crate::report::forms::wrapped;
 use crate::report::model::Metric;
@@ -57,7 +57,8 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
         place.fill_first(args.size)?;
         bar.finish_and_clear();
     }
-    let mut bench = Bench::new(&preset, engine.clone(), (Some(place), None), program, command)?;
+    let alone = Joined::default();
+    let mut bench = Bench::new(&preset, engine.clone(), (Some(place), &alone), program, command)?;
     let records = bench.run()?;
     let work = || -> Result<Work> {
         let mut compute = Compute::new(&engine, &target, args.size)?;

@@ -40,7 +40,7 @@ pub(in crate::bench) fn bound(
     let on_way = directions(point.read_percent).flat_map(|direction| {
         let links = links(planned, direction, records);
         let storage = rate(records, "storage", &point.path, direction).filter(|_| drive);
-        // Each direction's part has its own limit, scaled up to the whole.
+        // A direction's part is limited by its own rate, scaled up to the whole.
         let whole = 1.0 / point.part(direction);
         let all = links.into_iter().chain(storage.map(|rate| ("storage", rate)));
         all.map(move |(name, rate)| (name, rate * whole))
@@ -71,7 +71,7 @@ pub(in crate::bench) fn bound(
     })
 }
 
-/// The rate of the links of a point's targets in one direction, and the link that binds.
+/// The rate of the links of a point's targets in a direction, and the link that binds.
 fn links(
     planned: &Planned,
     direction: Direction,
@@ -102,17 +102,18 @@ fn links(
 mod tests {
     use super::*;
     use crate::bench::args::BenchArgs;
-    use crate::bench::plan::{Axes, Caches, points};
+    use crate::bench::plan::{Axes, Caches, Found, points};
 
     fn axes(read_percent: u8) -> Axes {
         Axes {
             paths: vec!["/data".into()],
             targets: vec![vec!["sim:0".into()]],
-            methods: vec![Method::Forebay(None)],
             directions: vec![read_percent],
-            whole: None,
-            piece_max: u64::MAX,
-            caches: vec![Caches { cold: true, warm: true, synced: true }],
+            found: Found {
+                methods: vec![Method::Forebay(None)],
+                caches: vec![Caches { cold: true, warm: true, synced: true }],
+                ..Found::default()
+            },
         }
     }
 

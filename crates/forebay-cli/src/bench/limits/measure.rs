@@ -12,7 +12,7 @@ use forebay_measure::results::{Cache, Direction};
 use forebay_measure::stats::rate;
 use forebay_measure::steps;
 use forebay_measure::workload::backend::{Method, Plain, Pool};
-use forebay_measure::workload::measure::{Peers, run_together};
+use forebay_measure::workload::measure::run_together;
 use forebay_measure::workload::pattern::Region;
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
@@ -26,13 +26,13 @@ const LINK_LEN: u64 = 256 * MIB;
 const LINK_TIME_NS: u64 = 5_000_000;
 /// The first copies, from which the length of later ones is chosen.
 const LINK_FIRST: u64 = MIB;
-/// Most bytes of a copy of one GPU of several.
+/// Maximum bytes of a copy, per GPU of several.
 const PART_LEN: u64 = 64 * MIB;
 /// Target time of such a copy.
 const PART_TIME_NS: u64 = 3_000_000;
 /// Fewest bytes of a copy.
 const LINK_MIN: u64 = 64 * KIB;
-/// Time of a sample: copies follow each other for so long.
+/// Time of a sample of copies in sequence.
 const SAMPLE_TIME: Duration = Duration::from_millis(50);
 /// Block size of the storage's limit, and the queue depths that are tried.
 const STORAGE_BLOCK: u64 = MIB;
@@ -40,23 +40,25 @@ const STORAGE_DEPTHS: [u32; 2] = [8, 32];
 /// Time of a sample of the storage, and before it.
 const STORAGE_TIME: Duration = Duration::from_millis(100);
 const STORAGE_WARM_UP: Duration = Duration::from_millis(25);
-/// A limit is the best of this many samples in each round: the first also touches new memory.
+/// A limit is the best of this many samples in a round: the first also touches new memory.
 const SAMPLES: usize = 2;
 
-/// What limits are measured with: all ranks measure each sample together.
-pub(super) type Means<'a> = (&'a Engine, &'a Arc<Pool>, Option<&'a Joined>);
+/// What limits are measured with: all ranks measure a sample together.
+pub(super) type Means<'a> = (&'a Engine, &'a Arc<Pool>, &'a Joined);
 
 /// The rate of a load: of several ranks, all bytes over the time from the first start to the last
-/// end. `alone` is the rate of one process.
+/// end. `alone` is the rate of a single process.
 fn rate_of(
     ready: Result<&mut Ready<'_>>,
     names: &[String],
-    joined: Option<&Joined>,
+    joined: &Joined,
     alone: impl FnOnce(&Ran) -> f64,
 ) -> Result<(f64, Option<String>)> {
-    let ran = run_together(ready, names, joined.map(|joined| joined as &dyn Peers));
+    let ran = run_together(ready, names, joined.peers());
     let how = |ran: &Ran| ran.taken().pop().map(|taken| taken.reason.into_owned());
-    let Some(joined) = joined else { return ran.map(|ran| (alone(&ran), how(&ran))) };
+    if joined.is_alone() {
+        return ran.map(|ran| (alone(&ran), how(&ran)));
+    }
     let how = ran.as_ref().ok().and_then(how);
     joined.rate(ran).map(|rate| (rate, how))
 }
@@ -103,7 +105,7 @@ pub(super) fn links(
     let len = if on_host { Ok(most) } else { timely() };
     let (load, lanes) = prepared(*len.as_ref().unwrap_or(&LINK_MIN), End::AtLeast(SAMPLE_TIME));
     let mut ready = len.and_then(|_| Ready::with(engine, &load, &lanes, pool));
-    // Each link until its own end: it is no slower because threads start late or others end later.
+    // A link counts until its own end, whenever the rest starts or ends.
     let alone = |ran: &Ran| match ran.shares.as_slice() {
         [] => {
             let mean = ran.latencies.summary(false).and_then(|latency| latency.mean_ns);
@@ -119,7 +121,7 @@ pub(super) fn links(
 }
 
 /// Measures the storage below files that are read or written concurrently, with requests of 1 MiB
-/// by O_DIRECT at the best queue depth, or at the one that was the best before. Returns the rate,
+/// by O_DIRECT at the best queue depth, or at the best depth so far. Returns the rate,
 /// the depth, and how it was measured. Written bytes are on the drive at the end.
 ///
 /// # Errors
@@ -134,10 +136,10 @@ pub(super) fn storage(
     let tried = depths.into_iter().map(|depth| {
         let by = |shape| sample(means, files, direction, shape);
         let ring = by((Plain::Uring, depth, 1)).map(|rate| (rate, "io_uring"));
-        // Without a ring, each thread has one request in flight.
+        // Without a ring, a thread keeps a single request in flight.
         let found = ring.or_else(|refused| match by((Plain::Cpu, 1, depth)) {
             Ok(rate) => Ok((rate, "one thread each")),
-            // Threads may also fail because each needs a part of the file.
+            // Threads may also fail because they need parts of the file.
             Err(_) => Err(refused),
         });
         found.map(|(rate, how)| (rate, depth, format!("O_DIRECT, 1 MiB, depth {depth}, {how}")))
@@ -147,7 +149,7 @@ pub(super) fn storage(
     best.expect("a depth is tried")
 }
 
-/// The rate of one sample, by a plain method with this depth and number of threads for each file.
+/// The rate of a sample, by a plain method with this depth and number of threads per file.
 fn sample(
     (engine, pool, joined): Means<'_>,
     files: &[(&Path, u64)],

@@ -1,4 +1,4 @@
-//! The limits of the parts of the machine. `take` takes them before a point that needs them,
+//! The limits of the parts of the machine. `take` does that before a point that needs them,
 //! `measure` measures them, and `bound` decides which of them binds a point.
 
 mod bound;
@@ -20,7 +20,7 @@ pub(super) fn rate(
 }
 
 /// The highest limit of a part of the machine, which counts if it was measured several times. That
-/// of several GPUs has the name of what bound them then: any of these names finds it.
+/// of several GPUs is named after what bound them then: any of these names finds it.
 pub(super) fn highest<'r>(
     records: &'r [Record],
     name: &str,

@@ -1,4 +1,4 @@
-//! Takes the limits that a point needs, before its sample.
+//! Measures the limits that a point needs, before its sample, and raises them after it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -24,7 +24,7 @@ const ALONE: f64 = 0.85;
 const WRONG: f64 = 0.1;
 
 impl Bench<'_> {
-    /// Raises the limits that a sample exceeds: the machine has reached its rate. `is_cached` says
+    /// Raises the limits that a sample exceeds: the machine reached its rate. `is_cached` says
     /// that the page cache delivered bytes that storage should have delivered.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Bench<'_> {
     /// Measures the storage below the limited paths in this direction. Makes missing scratch.
     pub(in crate::bench) fn storage(&mut self, direction: Direction) -> Result<()> {
         for index in 0..self.places.len() {
-            if !self.is_limited[index] {
+            if !self.axes.found.is_limited[index] {
                 continue;
             }
             let name = self.path(index);
@@ -95,7 +95,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Measures the links of all targets, one by one and together.
+    /// Measures the links of all targets, alone and together.
     pub(in crate::bench) fn links(
         &mut self,
         direction: Direction,
@@ -107,14 +107,14 @@ impl Bench<'_> {
         let several = self.targets.iter().filter(|several| several.len() > 1).cloned();
         let groups: Vec<Together> = single.chain(several).collect();
         for (number, devices) in groups.iter().enumerate() {
-            // With many GPUs it takes minutes.
+            // With many GPUs this lasts minutes.
             say(&format!("measuring links, {} of {}", number + 1, groups.len()));
             self.keep_own(self.links_of(devices, direction))?;
         }
         Ok(())
     }
 
-    /// The rate of the links of GPUs at the same time, or of one.
+    /// The rate of the links of GPUs at the same time, or of a single GPU.
     fn links_of(&self, devices: &Together, direction: Direction) -> Result<Limit> {
         let names: Vec<String> = devices.iter().map(|device| name(device.as_ref())).collect();
         let files = self.places.iter().map(|place| place.len).max().filter(|len| *len > 0);
@@ -134,13 +134,13 @@ impl Bench<'_> {
         };
         let simulated = gpus().any(|info| info.simulated);
         let predicted = self.predicted(devices, &names, direction);
-        // A copy in host memory has no direction.
+        // Copies in host memory are the same in both directions.
         let direction = gpus().next().is_some().then_some(direction);
         let (name, of) = (name.into(), names.join("+"));
         Ok(Limit { name, of, direction, bytes_per_second: found, how, simulated, predicted })
     }
 
-    /// What several GPUs should carry together, by the link of each alone and the links above.
+    /// What several GPUs should carry together, by their single links and the links above.
     fn predicted(&self, devices: &Together, names: &[String], direction: Direction) -> Option<f64> {
         let way = if direction == Direction::Read { Way::Read } else { Way::Write };
         let mut leaves = Vec::new();
@@ -202,19 +202,11 @@ impl Bench<'_> {
 
     /// Notes a limit that was measured, with those of the other ranks.
     fn keep_own(&mut self, found: Result<Limit>) -> Result<()> {
-        let found = self.of_all(found)?;
+        let found = self.joined.limit(found)?;
         self.keep(found)
     }
 
-    /// A limit of all ranks.
-    fn of_all(&self, own: Result<Limit>) -> Result<Result<Limit>> {
-        match self.joined {
-            Some(joined) => joined.limit(own),
-            None => Ok(own),
-        }
-    }
-
-    /// Notes a limit, unless a higher one is known, or warns that it was not measured.
+    /// Notes a limit, unless it is known to be higher, or warns that it was not measured.
     fn keep(&mut self, found: Result<Limit>) -> Result<()> {
         match found {
             Ok(new) => {
@@ -228,11 +220,11 @@ impl Bench<'_> {
         }
     }
 
-    /// The storage limit of several paths at once. What is predicted is the sum over their drives,
-    /// if no two paths share one.
+    /// The storage limit of several paths together. The prediction is the sum over their drives, if
+    /// no two paths share a drive.
     ///
     /// # Errors
-    /// Those of measuring one of them.
+    /// Those of measuring storage.
     fn together(&self, direction: Direction) -> Result<Option<Limit>> {
         let Some(planned) = self.planned.iter().find(|planned| planned.paths.len() > 1) else {
             return Ok(None);

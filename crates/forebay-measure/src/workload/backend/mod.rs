@@ -13,6 +13,8 @@ mod pool;
 mod submit;
 mod uring;
 
+use std::str::FromStr;
+
 use forebay::Route;
 
 pub use self::call::{Call, Context, Done, Taken, add, by_name};
@@ -102,6 +104,17 @@ impl Method {
             Self::CuFile(_) => true,
             Self::Link => false,
         }
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::all().find(|method| method.name() == text).ok_or_else(|| {
+            let names: Vec<String> = Self::all().map(|one| format!("`{}`", one.name())).collect();
+            format!("it takes {}", names.join(", "))
+        })
     }
 }
 
