@@ -67,8 +67,10 @@ impl Row {
 
     fn point(&self, method: &str) -> Result<Point, String> {
         if !self.axes.contains_key("direction") {
-            return Err("the direction is unknown: add `--columns direction:=read`, or name a column"
-                .into());
+            return Err(
+                "the direction is unknown: add `--columns direction:=read`, or name a column"
+                    .into(),
+            );
         }
         let mut point = Point { method: method.into(), ..Point::default() };
         for (axis, value) in &self.axes {

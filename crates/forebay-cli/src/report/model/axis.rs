@@ -25,7 +25,9 @@ impl Model {
     #[expect(clippy::cast_precision_loss, reason = "an axis needs no more than 52 bits")]
     pub fn number(&self, axis: Axis, line: &Line) -> Option<f64> {
         match axis {
-            Run => self.runs.get(line.run)?.name.trim().parse().ok().filter(|n: &f64| n.is_finite()),
+            Run => {
+                self.runs.get(line.run)?.name.trim().parse().ok().filter(|n: &f64| n.is_finite())
+            }
             _ => axis.number(&line.point).filter(|number| *number > 0).map(|number| number as f64),
         }
     }
