@@ -109,7 +109,7 @@ fn impossible_comparisons_are_refused() {
     };
     refused(&["before.jsonl", "--metric", "p50"], 2, &["nothing to compare with", "--by"]);
     refused(&["before.jsonl", "none"], 1, &["`none`"]);
-    refused(&["before.jsonl", "--by", "colour"], 2, &["`colour` for `--by <AXIS>`", "label,"]);
+    refused(&["before.jsonl", "--by", "colour"], 2, &["`colour` for `--by <AXIS>`", "`label`,"]);
     refused(&["before.jsonl", "--by", "method"], 2, &["all points are of `forebay`"]);
     refused(&["before.jsonl", "--base", "x"], 2, &["--by"]);
     refused(&["before.jsonl", "worse.jsonl", "--metric", "speed"], 2, &["`first-p99`, `iops`"]);

@@ -36,14 +36,16 @@ impl Drop for Places {
     }
 }
 
+/// Idle processes by the UUID of their GPU, or why none starts.
+type Movers = HashMap<Option<String>, Result<Vec<Mover>, String>>;
+
 /// What is left for the next measurement.
 #[derive(Debug, Default)]
 pub struct Pool {
     /// How to start this program again.
     program: Option<Program>,
     buffers: Mutex<Vec<Buffer>>,
-    /// Idle processes by the UUID of their GPU, or why none starts.
-    movers: Mutex<HashMap<Option<String>, Result<Vec<Mover>, String>>>,
+    movers: Mutex<Movers>,
 }
 
 impl Pool {
@@ -93,7 +95,7 @@ impl Pool {
         Ok(places)
     }
 
-    fn movers(&self) -> MutexGuard<'_, HashMap<Option<String>, Result<Vec<Mover>, String>>> {
+    fn movers(&self) -> MutexGuard<'_, Movers> {
         self.movers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
