@@ -142,7 +142,11 @@ class BlockStore:
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
         """Whether each block is stored."""
-        return self._blocks.exists(keys).result()
+        keys = keys if isinstance(keys, str | bytes) else list(keys)
+        found = self._blocks.find_at_once(keys)
+        if None in found:
+            return self._blocks.exists(keys).result()
+        return [is_stored is True for is_stored in found]
 
     def touch(self, keys: Iterable[Key]) -> list[bool]:
         """Notes that blocks are in use, so that they leave later; for each, whether it is stored."""

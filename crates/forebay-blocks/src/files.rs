@@ -1,8 +1,8 @@
-//! A root's files: only its own are opened, and their space is taken and given back.
+//! A root's files: opens only files of the store, allocates and frees their space.
 
 #![expect(unsafe_code, reason = "`rustix` has no `sync_file_range`")]
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -11,31 +11,25 @@ use std::path::Path;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-/// Opens a file of this store, or makes it. A link, a pipe or a file with another name is refused:
-/// it may belong to another program.
+/// Opens or creates a file of this store.
 pub(crate) fn own(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    open(path, File::options().read(true).write(true).create(true).truncate(false).mode(0o600))
+}
+
+/// Opens a file. Refuses links, pipes and hard links, which may belong to a different program.
+pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let is = file.metadata()?;
     if is.is_file() && is.nlink() == 1 {
         return Ok(file);
     }
-    Err(not_own())
-}
-
-pub(crate) fn not_own() -> io::Error {
     let text = "it is not a regular file, or has another name; choose another folder";
-    io::Error::new(io::ErrorKind::InvalidInput, text)
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
-/// The same, with a length.
-pub(crate) fn sized(path: &Path, len: u64) -> io::Result<File> {
-    let file = own(path)?;
-    if file.metadata()?.len() != len {
-        file.set_len(len)?;
-    }
-    Ok(file)
+/// Sets the length of a file, unless it is the same.
+pub(crate) fn set_len(file: &File, len: u64) -> io::Result<()> {
+    if file.metadata()?.len() == len { Ok(()) } else { file.set_len(len) }
 }
 
 /// Makes a folder for its owner alone, unless it exists.
@@ -46,10 +40,10 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes space for a range. False if the drive has none.
+/// Allocates space for a range. False if the drive is full.
 pub(crate) fn allocate(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
     match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
-        // Without that call the writes take it.
+        // Without that call the writes allocate it.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
         Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Ok(false),
         Err(error) => Err(error.into()),

@@ -1,5 +1,5 @@
-//! A circuit breaker for each direction of a root: after failures the root rests, and then one call
-//! at a time probes it. All others miss at once instead of waiting for a drive that hangs.
+//! A circuit breaker per direction of a root: after failures the root rests, then a single call
+//! probes it. Other calls miss immediately instead of waiting for a drive that hangs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ enum State {
     /// After so many failures in a row.
     Works(usize),
     RestsUntil(Instant),
-    /// Some blocks of one call probe it. The deadline is needed for a thread that hangs.
+    /// Some blocks of a call probe it. The deadline is needed for a thread that hangs.
     ProbedUntil(Instant),
 }
 
@@ -85,7 +85,7 @@ impl Health {
         inner.last = Some(error);
     }
 
-    /// The time of a call is over, and its blocks still wait. If nothing has answered since it
+    /// A call timed out with waiting blocks. If nothing answered since it
     /// started, the root's threads hang in the kernel, where none of them can report it.
     pub(crate) fn late(&self, root: &Path, started: Instant) {
         if self.0.lock().answered.is_none_or(|answered| answered < started) {

@@ -1,10 +1,10 @@
 //! The index of a root: a header that says which blocks are current, the journal, which lists them
 //! in the order of the log, and their records in buckets.
 //!
-//! A key has two buckets of eight records in one page. Any process may read them at any time; they
-//! change under a lock. A record and the header have checksums of their own, so what is torn or
-//! damaged is not found. Nothing is loaded at a start: the kernel's page cache has what is in use,
-//! for all processes.
+//! A key maps to two buckets of eight records in a page. Any process may read them at any time;
+//! they change under a lock. Records and the header have their own checksums, so what is torn or
+//! damaged is not found. Nothing is loaded at a start: the kernel's page cache holds what is in
+//! use, for all processes.
 
 use std::array;
 use std::collections::BTreeSet;
@@ -31,12 +31,12 @@ const BUCKET: usize = WAYS * RECORD;
 const ENTRY: u64 = 32;
 /// The header lies twice in the first page.
 const HEADERS: [u64; 2] = [0, PAGE / 2];
-/// Counters of changes, between the headers: for each group of pages of buckets.
+/// Offset of the counters of changes, a counter per group of pages of buckets.
 const CHANGES: u64 = 1024;
 const GROUPS: usize = 128;
 const HEADER: usize = 11 * 8;
-/// How often a record or a header that is being changed is read. A change takes less than one
-/// read; what stays wrong was damaged.
+/// How often a record or a header that is being changed is read. A change is shorter than a read;
+/// what stays wrong was damaged.
 const READS: usize = 8;
 
 /// Milliseconds since 1970.
@@ -78,10 +78,10 @@ pub(crate) struct Header {
     pub(crate) since: u64,
     /// Identifies the start of the machine.
     pub(crate) boot: u64,
-    /// The next place of the log, and the first one whose bytes are still there.
+    /// The next place of the log, and the first place whose bytes are still there.
     pub(crate) head: u64,
     pub(crate) oldest: u64,
-    /// Numbers of the next block, and of the first one that the log has not passed.
+    /// Numbers of the next block, and of the first block that the log did not pass.
     pub(crate) next: u64,
     pub(crate) first: u64,
     /// Places from `solid` to `until` have no space on the drive yet.
@@ -163,7 +163,7 @@ pub(crate) struct Index {
 /// How a read of the index may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// `WouldBlock` if the drive has to be read.
+    /// `WouldBlock` if the drive must be read.
     Never,
     ForDrive,
 }
@@ -216,8 +216,8 @@ impl Index {
         header.has(record) && self.ttl.is_none_or(|ttl| age() < ttl)
     }
 
-    /// Empties the file and takes its space, if that `can_fill`; otherwise pages get it when they
-    /// are written. False if the drive has none.
+    /// Empties the file and allocates its space, if it `can_fill` that; otherwise pages are
+    /// allocated when they are written. False if the drive is full.
     pub(crate) fn make(&self, can_fill: bool) -> io::Result<bool> {
         self.file.set_len(0)?;
         self.restore()?;
@@ -226,8 +226,7 @@ impl Index {
 
     /// Gives the file its length again.
     pub(crate) fn restore(&self) -> io::Result<()> {
-        let len = Self::len_for(self.blocks);
-        if self.file.metadata()?.len() == len { Ok(()) } else { self.file.set_len(len) }
+        files::set_len(&self.file, Self::len_for(self.blocks))
     }
 
     /// The entry of a block; zeros if it was cut off.
@@ -244,7 +243,7 @@ impl Index {
         self.file.write_all_at(bytes.as_flattened(), PAGE + number % self.blocks * ENTRY)
     }
 
-    /// The number of changes of each group of pages, which is odd during a change.
+    /// The number of changes per group of pages, which is odd during a change.
     pub(crate) fn changes(&self, wait: Wait) -> io::Result<[u64; GROUPS]> {
         let mut bytes = [0; 8 * GROUPS];
         self.read_or_restore(wait, &mut bytes, CHANGES)?;
@@ -281,7 +280,7 @@ impl Index {
             let parts = &mut [IoSliceMut::new(bytes)];
             match rustix::io::preadv2(&self.file, parts, offset, ReadWriteFlags::NOWAIT) {
                 Ok(read) if read == len => return Ok(()),
-                // A file system in memory may not know the flag. Others that do not may wait.
+                // tmpfs may not know the flag, and never waits.
                 Err(Errno::OPNOTSUPP) if self.is_in_memory => {}
                 Ok(_) | Err(Errno::OPNOTSUPP) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(error) => return Err(error.into()),
@@ -321,20 +320,20 @@ impl Index {
         HEADERS.iter().try_for_each(|&at| self.file.write_all_at(&bytes, at))
     }
 
-    /// The places of a key's two buckets, in one page: after a start it is one read of the drive.
+    /// The places of a key's two buckets, in the same page: a single read of the drive.
     fn offsets(&self, [high, low]: Name) -> [u64; 2] {
         let of_page = PAGE / BUCKET as u64;
         let first = Self::start(self.blocks);
         let pages = (Self::len_for(self.blocks) - first) / PAGE;
         let page = (u128::from(high) * u128::from(pages)) >> 64;
         let start = first + u64::try_from(page).expect("below the factor") * PAGE;
-        // The second is another one: all lengths of a key share its buckets.
+        // Two different buckets: all lengths of a key share them.
         let first = low % of_page;
         let second = first + 1 + (low >> 32) % (of_page - 1);
         [first, second].map(|bucket| start + bucket % of_page * BUCKET as u64)
     }
 
-    /// Reads a key's buckets at once.
+    /// Reads a key's buckets.
     fn buckets(&self, wait: Wait, key: Name) -> io::Result<Buckets> {
         let offsets @ [one, two] = self.offsets(key);
         let start = one.min(two);
@@ -358,7 +357,7 @@ impl Index {
             let (mut is_torn, mut is_newer) = (false, false);
             for (_, bytes) in buckets.all().filter(|(_, it)| [0, 1].map(|at| word(it, at)) == key) {
                 match Record::decode(bytes) {
-                    // It is being changed, or damaged. Another record may be whole.
+                    // It is being changed, or damaged. A second record may be whole.
                     None => is_torn = true,
                     Some(record) if self.has(&header, &record) && is_wanted(&record) => {
                         return Ok(Some(record));
@@ -397,7 +396,7 @@ impl Index {
         let mut is_replaced = replaces.is_none();
         let buckets = self.buckets(Wait::ForDrive, record.key)?;
         for bucket in 0..2 {
-            // Free records, the place of the one that is free for the longest time, and its number.
+            // Count of free records; place and number of the record that is free for longest.
             let mut slot = (0, 0, u64::MAX);
             for (at, bytes) in buckets.of(bucket) {
                 match Record::decode(bytes) {
@@ -468,7 +467,7 @@ impl Index {
             self.read_or_restore(Wait::ForDrive, &mut part[..len], at)?;
             let used = part[..len].chunks_exact(RECORD).filter(|it| it[32..] != [0; 32]);
             let records = used.filter_map(Record::decode);
-            records.filter(|it| self.has(header, it)).try_for_each(&mut step)?;
+            records.filter(|it| header.has(it)).try_for_each(&mut step)?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ impl Key {
     }
 }
 
-/// Makes the keys of one namespace.
+/// Makes the keys of a namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Namespace([u8; 32]);
 

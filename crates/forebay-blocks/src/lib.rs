@@ -6,12 +6,12 @@
 //! ```text
 //! store      calls, queues and threads: reads do not wait for writes; what is late is dropped
 //!   run        reads, checks and delivers blocks; reserves, writes and publishes them
-//!     root       one folder: its bounds and its health
-//!       log        which places are written next, and which block leaves
+//!     root       a folder: its bounds and its health
+//!       log        which places are written next, and which block is evicted
 //!         volume     the open files, and what makes them
 //!           index      finds a key's record
 //!           locks      keep threads and processes apart
-//!     traffic    reads go before writes
+//!     traffic    reads precede writes
 //!     pool       memory through which blocks pass
 //! work       a call in progress
 //! ```

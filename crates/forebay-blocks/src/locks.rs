@@ -1,9 +1,9 @@
 //! Locks on bytes of a root's file `lock`. They belong to the process: the kernel releases them
-//! when it dies, a forked child does not inherit them, and processes of several containers see each
-//! other's.
+//! when it dies, a forked child does not inherit them, and processes of several containers
+//! share them.
 //!
 //! The kernel releases all of a process's locks on a file when the process closes any descriptor of
-//! it. So the stores of a process share one.
+//! it. So the stores of a process share a descriptor.
 
 #![expect(unsafe_code, reason = "no crate at hand has locks on ranges of a file")]
 
@@ -22,7 +22,7 @@ use forebay_base::per_process::PerProcess;
 
 use crate::files;
 
-/// Shared by each process that has the root open.
+/// Shared by all processes with the root open.
 const OPEN: i64 = 0;
 /// Held while a root is made or opened.
 const SETUP: i64 = 1;
@@ -33,12 +33,12 @@ const KEYS: i64 = 1 << 40;
 /// Bytes of the data that are being written are locked at this byte plus their offset.
 const DATA: i64 = 1 << 41;
 
-/// How long to wait for a lock that another process holds for microseconds. A stopped process may
+/// How long to wait for a lock that processes hold for microseconds. A stopped process may
 /// hold it for longer.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
-/// The locks of this process on one root.
+/// The locks of this process on a root.
 #[derive(Debug)]
 pub(crate) struct Locks {
     file: File,
@@ -55,7 +55,7 @@ pub(crate) struct Locks {
 #[derive(Debug, Default)]
 struct Turn<const BYTE: i64>;
 
-/// A share of the process's locks on a root. The last one to be dropped closes the file.
+/// A share of the process's locks on a root. Dropping the last share closes the file.
 #[derive(Debug)]
 pub(crate) struct Share(Option<Arc<Locks>>);
 
@@ -126,13 +126,13 @@ impl Share {
         Ok(is_alone)
     }
 
-    /// Claims a key for writing; `None` if a writer has it.
+    /// Claims a key for writing; `None` if a writer holds it.
     pub(crate) fn claim_key(&self, hash: u64) -> io::Result<Option<Claim>> {
         let byte = KEYS + i64::try_from(hash >> 24).expect("40 bits");
         Ok(self.claim(byte, 1)?.ok())
     }
 
-    /// Claims bytes of the data for writing; otherwise returns the end of those that a writer has.
+    /// Claims bytes of the data for writing, or returns the end of those that a writer holds.
     pub(crate) fn claim_data(&self, start: u64, len: u64) -> io::Result<Result<Claim, u64>> {
         let [start, len] = [start, len].map(|it| i64::try_from(it).expect("in the longest file"));
         let claim = self.claim(DATA + start, len)?;
@@ -174,7 +174,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         let Some(locks) = self.0.take() else { return };
         let Some(all) = ALL.get() else { return }; // of the parent of this process
-        // Under the lock: a new descriptor's locks would end with this one.
+        // Under the lock: closing the file would release the locks of a new descriptor.
         let mut all = all.lock();
         drop(locks);
         all.retain(|it| Arc::strong_count(it) > 1);
@@ -215,7 +215,7 @@ impl Locks {
         Ok(Locked { locks: self, _turn: turn })
     }
 
-    /// Sets a lock; false if another process holds one that excludes it.
+    /// Sets a lock; false if a different process holds a conflicting lock.
     fn set(&self, kind: libc::c_int, byte: i64) -> io::Result<bool> {
         self.change(&mut lock_of(kind, byte, 1), libc::F_SETLK)
     }

@@ -2,8 +2,9 @@
 //! place to new ones. The log passes blocks some time before it overwrites them, and rescues those
 //! that were used: they are written again, and stay readable where they are meanwhile.
 //!
-//! Places grow without limit; the file has them modulo its length. So the order of places is the
-//! order of ages, and a record says by its place alone whether its bytes are still there.
+//! Places grow without limit; the offset in the file is the place modulo its length. So the order
+//! of places is the order of ages, and a record says by its place alone whether its bytes are still
+//! there.
 //!
 //! Places that are being written are locked, and the log skips them. The kernel releases the locks
 //! of a process that dies: its places are a gap, which the log passes as it passes blocks.
@@ -16,7 +17,7 @@ use crate::key::Name;
 use crate::locks::Claim;
 use crate::volume::{Shape, Volume};
 
-/// Space is taken from the drive in steps of this, so that few calls wait for it.
+/// Space is allocated in steps of this size, so that few calls wait for it.
 const GROWTH: u64 = 64 << 20;
 /// Bytes that a call's part rescues at most: a multiple of its own, and all in all.
 const RESCUES: (u64, u64) = (8, 32 << 20);
@@ -24,17 +25,17 @@ const RESCUES: (u64, u64) = (8, 32 << 20);
 const AHEAD: (u64, u64) = (64, 512 << 20);
 /// The largest count of uses.
 const USES_MAX: u8 = 15;
-/// Steps of the clock of uses in one lap of the log, and all of them.
+/// Steps of the clock of uses per lap of the log, and all of them.
 const LAP: u64 = 64;
 const STEPS: u64 = 250;
 
-/// Which block leaves a full root.
+/// Which block is evicted from a full root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// The oldest that was not used within the last half of the log's lap.
     #[default]
     Lru,
-    /// The oldest without uses. They are halved each time that it is rescued.
+    /// The oldest without uses. A rescue halves them.
     Lfu,
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Place {
 /// Why a block gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// The drive has no space, or the block is longer than the log.
+    /// The drive is full, or the block is longer than the log.
     Drive,
     /// Other calls are writing to all places.
     Writers,
@@ -57,7 +58,7 @@ pub(crate) enum Full {
 /// Places for a call's blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
-    /// For each block.
+    /// In the order of the blocks.
     pub(crate) places: Vec<Result<Place, Full>>,
     /// Blocks that were used and will be overwritten soon, with their new places.
     pub(crate) rescued: Vec<(Record, Place)>,
@@ -72,7 +73,7 @@ impl Volume {
         at % self.shape.data
     }
 
-    /// Reserves places for blocks, next to each other, and takes those of the oldest blocks.
+    /// Reserves adjacent places for blocks, and evicts the oldest blocks from them.
     pub(crate) fn reserve(&self, wanted: &[(Name, u32)], keep_free: u64) -> io::Result<Reserved> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
@@ -141,8 +142,8 @@ impl Volume {
     }
 
     /// Makes blocks visible to all processes: their bytes are in their places, which follow from
-    /// their records; rescued ones had another number. For each, whether it is stored now; and the
-    /// number of blocks that had to leave.
+    /// their records; rescued blocks had an earlier number. Returns how each ended, and the
+    /// number of evicted blocks.
     pub(crate) fn publish(&self, blocks: &[Written]) -> io::Result<(Vec<Published>, u64)> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
@@ -161,7 +162,7 @@ impl Volume {
         Ok((published, evicted))
     }
 
-    /// Removes the records of keys; for each, whether there was one.
+    /// Removes the records of keys; returns which keys were stored.
     pub(crate) fn remove(
         &self,
         keys: &[Name],
@@ -209,9 +210,9 @@ pub(crate) struct Written {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Published {
     Stored,
-    /// Another writer stored it, or it was deleted while it was rescued.
+    /// A second writer stored it, or it was deleted during its rescue.
     There,
-    /// The log passed its place, or the root was cleared: it has to be written again.
+    /// The log passed its place, or the root was cleared: it must be written again.
     Passed,
 }
 
@@ -229,7 +230,7 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// Reserves a place; the blocks in it leave.
+    /// Reserves a place, and evicts the blocks in it.
     fn place(&mut self, key: Name, len: u32) -> io::Result<Result<Place, Full>> {
         let (needed, Shape { blocks, data, .. }) = (padded(len), self.volume.shape);
         let at = match self.room(needed)? {
@@ -271,7 +272,7 @@ impl Log<'_> {
                 (header.solid, header.until) = (u64::MAX, u64::MAX);
             }
             if at >= header.until {
-                // A lap later the rest of the space has to be taken.
+                // A lap later the rest of the space must be allocated.
                 (header.solid, header.until) = (header.solid + size, header.until + size);
             }
             if at + needed <= header.solid {
@@ -301,7 +302,7 @@ impl Log<'_> {
         }
     }
 
-    /// Takes space from the drive up to a place at least. False if that is more than there is.
+    /// Allocates space up to a place at least. False if the drive or `keep_free` forbids it.
     fn grow(&mut self, least: u64) -> io::Result<bool> {
         let Self { volume, header, .. } = self;
         let space = rustix::fs::statvfs(&volume.path)?;

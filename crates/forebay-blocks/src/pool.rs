@@ -15,8 +15,8 @@ const LEAST: u64 = 256 << 10;
 /// How often memory is requested again that the process could not have.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Buffers of one direction of a root, whose lengths are powers of two. An allocation takes a
-/// millisecond, so they are kept. One in a transfer that hangs counts until the transfer has ended.
+/// Buffers of one direction of a root, whose lengths are powers of two. An allocation lasts a
+/// millisecond, so they are kept. A buffer in a hanging transfer counts until that has ended.
 #[derive(Debug)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -64,11 +64,11 @@ impl Pool {
         Self(Arc::new(Shared { max, state: Lock::default(), bell: Condvar::new() }))
     }
 
-    /// A buffer of `len` bytes at least; `None` if others have to be given back first, because of
+    /// A buffer of `len` bytes at least; `None` until buffers are returned, because of
     /// the bound or because the process can have no more memory.
     ///
     /// # Errors
-    /// Those of an allocation, while this pool has no memory that could be given back.
+    /// Those of an allocation, while all memory of this pool is free.
     pub(crate) fn try_take(&self, engine: &Engine, len: u64) -> Result<Option<Buffer>> {
         let len = class(len);
         let mut refused = None;
@@ -133,7 +133,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The buffers hold the pool, so they would keep each other.
+        // The buffers hold the pool: a cycle.
         let free = std::mem::take(&mut self.0.state.lock().free);
         drop(free);
     }

@@ -1,4 +1,4 @@
-//! One folder of a store, usually on a drive of its own: its files, its bounds and its health.
+//! A folder of a store, usually on its own drive: its files, its bounds and its health.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,11 +29,14 @@ use crate::work::Side;
 pub struct RootOptions {
     /// The folder. It is made if it is missing, but not its parent: a drive may not be mounted.
     pub path: PathBuf,
-    /// The most bytes that the blocks and their index may take on the drive.
+    /// Maximum bytes of the blocks and their index on the drive.
     pub capacity: u64,
     /// Bytes that stay free on the file system; `None`: a twentieth of it, at most 16 GiB.
     pub keep_free: Option<u64>,
 }
+
+/// Offsets and lengths in the data.
+type Extents = VecDeque<(Arc<Volume>, u64, u64)>;
 
 #[derive(Debug)]
 pub(crate) struct Root {
@@ -46,7 +49,7 @@ pub(crate) struct Root {
     device: u64,
     volume: Lock<Arc<Volume>>,
     /// Written blocks whose pages the kernel may not have written to the drive, and their bytes.
-    unwritten: Lock<(VecDeque<(Arc<Volume>, u64, u64)>, u64)>,
+    unwritten: Lock<(Extents, u64)>,
     unwritten_max: u64,
     /// Buffers of writes that were given up and have not ended, with the data that they write.
     pub(crate) hanging: Lock<Vec<(Buffer, Vec<Claim>)>>,
@@ -123,7 +126,7 @@ impl Root {
         Arc::clone(&self.volume.lock())
     }
 
-    /// Bytes of a call's part that end where the log has passed blocks before.
+    /// Maximum bytes of a call's part: the log has passed the blocks there before.
     pub(crate) fn part_max(&self) -> u64 {
         self.current().shape.data / 256
     }

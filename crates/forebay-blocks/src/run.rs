@@ -1,5 +1,5 @@
 //! The work of a root's threads: they read, check and deliver blocks, and reserve, write and
-//! publish them. The blocks of a call's part pass together through one piece of the store's
+//! publish them. The blocks of a call's part pass together through a piece of the store's
 //! memory. So no drive ever touches a caller's memory, and a hanging drive does not hold it.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay::{Buffer, Direction, Engine, Error, Exchange, Piece, PieceResult, Priority};
-use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::index::{Header, Record, Wait, now, padded};
@@ -30,7 +30,7 @@ const COPY: u64 = 4 << 20;
 /// The least memory: the kernel copies a huge page faster.
 const HUGE: u64 = 2 << 20;
 
-/// Some blocks of a call, all of one root.
+/// Some blocks of a call, all of the same root.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) work: Arc<Work>,
@@ -162,19 +162,21 @@ impl Part<'_> {
             let numbers = found.iter().flatten().map(|record| record.number).collect();
             self.volume.note_uses(&self.header, numbers);
         }
-        for (&item, found) in items.iter().zip(found) {
-            self.work.end(item, found.map_or(End::Not(Why::Absent), |_| End::Done));
-        }
+        self.end_found(items, found.iter().map(Option::is_some));
         Ok(())
+    }
+
+    fn end_found(&self, items: &[usize], found: impl Iterator<Item = bool>) {
+        for (&item, found) in items.iter().zip(found) {
+            self.work.end(item, if found { End::Done } else { End::Not(Why::Absent) });
+        }
     }
 
     fn delete(&self, items: &[usize]) -> Result<(), End> {
         let keys: Vec<_> = items.iter().map(|&item| self.work.items[item].key.name()).collect();
         let removed = self.volume.remove(&keys, |_| true).map_err(self.of_index())?;
         self.tools.root.stores.answered();
-        for (&item, removed) in items.iter().zip(removed) {
-            self.work.end(item, if removed { End::Done } else { End::Not(Why::Absent) });
-        }
+        self.end_found(items, removed.into_iter());
         Ok(())
     }
 
@@ -192,8 +194,7 @@ impl Part<'_> {
         || Instant::now() < self.work.deadline && items.iter().any(|&it| self.work.is_waiting(it))
     }
 
-    /// The end of items whose transfer failed, or was stopped: its drive is late, or the caller has
-    /// no more use for it.
+    /// The end of items whose transfer failed, or was stopped by the deadline or the caller.
     fn stopped(&self, error: &Error) -> End {
         if !is_stop(error) {
             return self.failed(error);
@@ -225,7 +226,7 @@ impl Part<'_> {
                 Err(_) if wait == Wait::Never => return Err(End::Not(Why::Late)),
                 Err(_) => {}
             }
-            // After a start the index is on the drive: all of it is read at once.
+            // After a start the index is on the drive: its pages are read concurrently.
             if !mem::replace(&mut is_read_ahead, true) {
                 items.iter().for_each(|&it| index.read_ahead(items_of_call[it].key.name()));
             }
@@ -299,7 +300,7 @@ impl Part<'_> {
     }
 
     /// Reads, checks and copies the blocks that are in the page cache. While some are copied to a
-    /// GPU, the next ones are read. What is left in `found` waits again.
+    /// GPU, the next are read. Blocks that remain in `found` wait again.
     fn copy_resident(&self, found: &mut Vec<Moved>) {
         let total: u64 = found.iter().map(|it| padded(it.record.len)).sum();
         let len = total.min(COPY);
@@ -333,7 +334,7 @@ impl Part<'_> {
             while let Some(&(.., start, len)) = parts.peek()
                 && end + size(len) <= bytes.len()
             {
-                // Blocks that are next to each other are one request.
+                // Adjacent blocks are a single request.
                 let (begin, most) = (end, bytes.len().min(end + PART as usize));
                 let mut of_read = Vec::new();
                 while let Some((number, from, _, len)) = parts.next_if(|&(.., offset, len)| {
@@ -373,7 +374,7 @@ impl Part<'_> {
         }
     }
 
-    /// Takes the memory of blocks, without those that have ended.
+    /// Collects the memory of blocks, without those that have ended.
     fn take_memory(&self, found: &mut Vec<Moved>) {
         found.retain_mut(|found| {
             let memory = self.work.take_memory(found.item);
@@ -390,8 +391,8 @@ impl Part<'_> {
         }
     }
 
-    /// Reads blocks from the drive to their places in the buffer. Those that are next to each other
-    /// are one request. Returns the error of each.
+    /// Reads blocks from the drive to their places in the buffer, adjacent blocks by a single
+    /// request. Returns their errors.
     fn read(
         &self,
         buffer: &mut Buffer,
@@ -402,7 +403,7 @@ impl Part<'_> {
         let mut read = |blocks: &[(Record, usize)]| {
             let piece = |&(record, at): &(Record, usize)| {
                 let (offset, len) = (self.volume.offset(record.place), record.len.into());
-                // Whole units of the drive, so that neighbours are one request.
+                // Whole units of the drive, so that neighbours are a single request.
                 let len = if blocks.len() > 1 { padded(record.len) } else { len };
                 Piece::new(&self.volume.data, offset, len, at as u64)
             };
@@ -426,7 +427,7 @@ impl Part<'_> {
         results.into_iter().zip(blocks.chunks(1)).map(error).collect()
     }
 
-    /// The end of a block that was not read as it was written. `None` if it has another place now.
+    /// The end of a block that was not read as it was written. `None` if it was moved.
     fn missed(&self, record: &Record, failure: Option<Error>) -> Option<End> {
         let what = match &failure {
             None => "its bytes are not those that were written".to_owned(),
@@ -439,7 +440,7 @@ impl Part<'_> {
         // So that the next `set` stores it again.
         let removed = self.volume.remove(&[record.key], |now| now == record);
         if let Ok([false]) = removed.as_deref() {
-            // It was evicted, rescued, or replaced by another process.
+            // It was evicted, rescued, or replaced by a different process.
             let is_moved = |now: &Record| now.len == record.len && now != record;
             let index = &self.volume.index;
             let moved = index.find(&self.header, record.key, Wait::ForDrive, is_moved);
@@ -478,7 +479,7 @@ impl Part<'_> {
                 None => busy.push(item),
             }
         }
-        // Another writer may have stored some of them before they were claimed.
+        // A second writer may have stored some of them before they were claimed.
         self.header = self.tools.root.header(self.volume).map_err(|error| self.failed(&error))?;
         let claimed: Vec<_> = puts.iter().map(|put| put.item).collect();
         let mut there = self.records(&claimed, Wait::ForDrive)?.into_iter();
@@ -496,7 +497,7 @@ impl Part<'_> {
         Ok(busy)
     }
 
-    /// Returns the items that found no place because of other writers, or whose places the log has
+    /// Returns the items that found no place because of concurrent writers, or whose places the log
     /// passed.
     fn write(&self, mut puts: Vec<Moved>, len: usize) -> Result<Vec<usize>, End> {
         let root = self.tools.root;
@@ -646,8 +647,8 @@ impl Part<'_> {
     }
 }
 
-/// Parts of a block's memory, which hold `len` bytes from byte `from` of the block on; each with
-/// its place in the store's memory, where they lie from `at` on.
+/// Parts of a block's memory, which hold `len` bytes from byte `from` of the block on, with their
+/// places in the store's memory, from `at` on.
 fn pieces_of(
     memory: &[Buffer],
     mut from: u64,
@@ -706,14 +707,12 @@ fn is_stop(error: &Error) -> bool {
 }
 
 /// Whether the drive lacks these bytes or cannot read them, as with a bad sector. EIO may also be a
-/// path that was lost for a moment: then a good block is removed, and has to be stored again.
+/// path that was lost for a moment: then a good block is removed, and must be stored again.
 fn is_lost(error: &Error) -> bool {
-    use rustix::io::Errno;
     let is_short = matches!(error, Error::EndOfFile { .. } | Error::FileChanged { .. });
     is_short || matches!(error, Error::Io { source: Errno::IO | Errno::NODATA | Errno::ILSEQ, .. })
 }
 
 fn is_full(error: &Error) -> bool {
-    use rustix::io::Errno;
     matches!(error, Error::Io { source: Errno::NOSPC | Errno::DQUOT | Errno::FBIG, .. })
 }

@@ -1,4 +1,4 @@
-//! What a root has done.
+//! Counters of a root.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use forebay_base::lock::Lock;
 
 use crate::work::{End, Why};
 
-/// What one root of a store has done in this process, since the store was opened.
+/// Counters of a store's root in this process, since the store was opened.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct RootStatistics {
@@ -24,13 +24,13 @@ pub struct RootStatistics {
     pub present: u64,
     /// Blocks that were not written, by reason.
     pub dropped: Vec<(Why, u64)>,
-    /// Blocks that left to make room.
+    /// Evicted blocks.
     pub evicted: u64,
     /// Bytes of blocks that were read.
     pub bytes_read: u64,
     /// Bytes of blocks that were written.
     pub bytes_written: u64,
-    /// Time from the call until a thread took the request.
+    /// Time from the call until a thread began the request.
     pub queued: Histogram,
     /// Time from the call until the end of a read block.
     pub load: Histogram,

@@ -21,39 +21,39 @@ use crate::statistics::RootStatistics;
 use crate::volume::{Eviction, Volume};
 use crate::work::{BLOCK_MAX, Batch, Block, End, Kind, Side, Why, Work};
 
-/// Blocks of a call, and bytes, that one thread takes at a time: other threads take the rest, and
-/// the next call's blocks need not wait for all of a long one.
+/// Blocks and bytes of a call that a thread processes at a time. Idle threads process the rest, and
+/// the next call's blocks need not wait for all of a long call.
 const SHARD: usize = 256;
 const SHARD_BYTES: RangeInclusive<u64> = 256 << 10..=8 << 20;
 
 /// How long `close` waits for copies from and to callers' memory, and then for its threads.
 const CLOSED_IN: Duration = Duration::from_secs(10);
 const ENDED_IN: Duration = Duration::from_secs(2);
-/// How soon a block that another writer has is looked at again.
+/// How soon a block that a second writer holds is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The options of a store.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The folders, each best on a drive of its own. A block is on one of them.
+    /// The folders, best on separate drives. A block is in a single folder.
     pub roots: Vec<RootOptions>,
     /// Blocks of other namespaces are not found: name the model, its types and its layout.
     pub namespace: Vec<u8>,
-    /// Which block leaves a full root.
+    /// The eviction policy.
     pub policy: Policy,
     /// Blocks older than this are not found.
     pub ttl: Option<Duration>,
     /// Whether writes go through the page cache, which keeps new blocks in memory. Without it they
-    /// are faster on most drives, and take no memory.
+    /// are faster on most drives, and need no memory.
     pub page_cache: bool,
-    /// Written bytes in the page cache that may wait for the drive, for each root.
+    /// Written bytes in the page cache that may wait for the drive, per root.
     pub unwritten: u64,
-    /// Bytes of memory through which blocks pass, for each root and direction.
+    /// Bytes of memory through which blocks pass, per root and direction.
     pub memory: u64,
     /// After this time a call ends, whatever its drive does.
     pub timeout: Duration,
-    /// Threads that read, and threads that write, for each root.
+    /// Reader threads, and writer threads, per root.
     pub threads: usize,
 }
 
@@ -75,7 +75,7 @@ impl Options {
     }
 }
 
-/// Keeps blocks on drives. Several stores, in one process or several, may share a root.
+/// Keeps blocks on drives. Several stores may share a root, also of several processes.
 #[derive(Debug)]
 pub struct Store {
     lanes: Vec<Arc<Lane>>,
@@ -99,7 +99,7 @@ thread_local! {
     static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// One root with its queues.
+/// A root with its queues.
 #[derive(Debug)]
 struct Lane {
     engine: Engine,
@@ -210,7 +210,7 @@ impl Store {
         self.namespace.key(name)
     }
 
-    /// Reads blocks into their memory. A block is found only if its length is the one stored. The
+    /// Reads blocks into their memory. A block is found only if its length was stored. The
     /// memory of a block that ends without [`End::Done`] may have changed.
     #[must_use]
     pub fn get(&self, blocks: Vec<Block>) -> Batch {
@@ -246,14 +246,14 @@ impl Store {
         self.enqueue(work, Caller::Continues)
     }
 
-    /// Whether each block is stored, as far as that is known without waiting for a drive.
+    /// Which blocks are stored, as far as that is known without waiting for a drive.
     #[must_use]
     pub fn find_at_once(&self, keys: &[Key]) -> Vec<Option<bool>> {
         let looks: Vec<_> = self.lanes.iter().map(|lane| lane.root.look_at_once()).collect();
         keys.iter().map(|key| looks[lane_of(&self.lanes, key)](key)).collect()
     }
 
-    /// Notes that blocks are in use, as a read of them does: they leave later.
+    /// Notes that blocks are in use, as a read of them does: they are evicted later.
     #[must_use]
     pub fn touch(&self, keys: &[Key]) -> Batch {
         self.start(Kind::Touch, without_memory(keys))
@@ -282,7 +282,7 @@ impl Store {
         self.on_roots(Operation::Sync, Volume::sync).map(drop)
     }
 
-    /// What each root has done since the store was opened.
+    /// Counters per root, since the store was opened.
     #[must_use]
     pub fn statistics(&self) -> Vec<RootStatistics> {
         let of = |lane: &Arc<Lane>| {
@@ -293,8 +293,8 @@ impl Store {
         self.lanes.iter().map(of).collect()
     }
 
-    /// Number of blocks, and bytes that they take, on all roots. Reads all of the index: 96 MiB for
-    /// a capacity of a million blocks of 16 KiB.
+    /// Number of blocks, and their bytes on the drives, of all roots. Reads the whole index: 96 MiB
+    /// for a capacity of a million blocks of 16 KiB.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -439,7 +439,7 @@ impl Lane {
         }
     }
 
-    /// Queues a shard that the root's health has admitted.
+    /// Queues a shard that the root's health admitted.
     fn push(&self, side: Side, shard: Shard, caller: Caller) {
         let queue = &self.queues[side as usize];
         let mut state = queue.state.lock();

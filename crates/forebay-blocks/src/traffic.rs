@@ -1,4 +1,4 @@
-//! Reads go before writes: while a root's blocks are read, one block at a time is written.
+//! Reads precede writes: while a root's blocks are read, a single thread writes.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use forebay_base::lock::{Condvar, Lock, woken};
 
 use crate::work::Side;
 
-/// How long after a read the next one is expected. A drive that has many writes by then makes it
-/// wait for all of them.
+/// How long after a read the next read is expected. It would wait for all writes that the drive
+/// received by then.
 const EXPECTED: Duration = Duration::from_millis(20);
 
 /// What a root's threads do now.
@@ -55,7 +55,7 @@ impl Traffic {
         Moving(self, Side::Load)
     }
 
-    /// Counts a block that is to be written now; `None` if it has to wait.
+    /// Counts a block that is to be written now; `None` if it must wait.
     pub(crate) fn store(&self) -> Option<Moving<'_>> {
         let mut state = self.state.lock();
         state.may_store().then(|| {

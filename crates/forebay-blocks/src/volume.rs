@@ -1,10 +1,9 @@
 //! The open files of a root: `format` says what it is, `lock` keeps processes apart, `index` finds
 //! blocks, and `data` holds their bytes.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,15 +22,15 @@ use crate::locks::Share;
 use crate::log::Policy;
 
 /// The first line of the file `format`.
-const FORMAT: &str = "forebay blocks 3";
-/// How long another process may take to make a root.
+const FORMAT: &str = "forebay blocks 4";
+/// How long to wait for a process that makes the root.
 const MADE_IN: Duration = Duration::from_secs(5);
-/// The index has room for a block for so many bytes of the capacity.
+/// Bytes of the capacity per block that the index can hold.
 const BYTES_PER_BLOCK: u64 = 16 << 10;
-/// Most keys whose lookups are kept in memory, 100 bytes each.
-const KNOWN_MAX: usize = 16 << 10;
+/// Lookups that are kept in memory, of 96 bytes.
+const KNOWN: usize = 16 << 10;
 
-/// Which blocks leave, and after what time.
+/// Which blocks are evicted, and when they expire.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Eviction {
     pub(crate) policy: Policy,
@@ -76,12 +75,12 @@ pub(crate) struct Volume {
     pub(crate) locks: Share,
     pub(crate) uses: Uses,
     pub(crate) policy: Policy,
-    /// What lookups found, and the number of changes of the key's group at that time.
-    known: Lock<HashMap<Name, (u64, Option<Record>)>>,
+    /// Results of lookups with their keys, and the number of changes of the key's group before.
+    known: Lock<Vec<(Name, u64, Option<Record>)>>,
 }
 
-/// How often each block was used, by its number in the log: a byte each in `/dev/shm`, where no
-/// drive is waited for. Without such a file all blocks count as not used.
+/// How often blocks were used, by their numbers in the log: a byte per block in `/dev/shm`, which
+/// never waits for a drive. Without such a file all blocks count as not used.
 #[derive(Debug)]
 pub(crate) struct Uses(Option<(File, PathBuf)>);
 
@@ -121,7 +120,10 @@ impl Volume {
             }
             _ => index.restore().map_err(&of_index)?,
         }
-        let own = files::sized(&path.join("data"), shape.data).and_then(|it| it.metadata());
+        let own = files::own(&path.join("data")).and_then(|file| {
+            files::set_len(&file, shape.data)?;
+            file.metadata()
+        });
         let own = own.map_err(failed_at("data"))?;
         let data = engine.open_with(path.join("data"), &OpenOptions::writing())?;
         if data.identity() != (own.dev(), own.ino()) {
@@ -131,7 +133,7 @@ impl Volume {
         drop(setup);
         index.ttl = eviction.ttl;
         let (path, uses, policy) = (path.into(), Uses::open(id), eviction.policy);
-        let known = Lock::default();
+        let known = Lock::new(vec![Default::default(); KNOWN]);
         Ok(Self { path, id, shape, data, index, locks, uses, policy, known })
     }
 
@@ -140,7 +142,7 @@ impl Volume {
         self.locks.identity()
     }
 
-    /// The header, under the lock. One that is damaged or cut off is made anew, without blocks.
+    /// The header, under the lock. A damaged header is replaced, without blocks.
     pub(crate) fn header(&self) -> io::Result<Header> {
         if let Some(header) = self.index.header(Wait::ForDrive)? {
             return Ok(header);
@@ -153,7 +155,7 @@ impl Volume {
         Ok(header)
     }
 
-    /// Number of blocks, and bytes that they take.
+    /// Number of blocks, and their bytes on the drive.
     pub(crate) fn usage(&self) -> io::Result<(u64, u64)> {
         let header = self.locks.index().and_then(|_changing| self.header())?;
         let mut sum = (0, 0);
@@ -164,12 +166,12 @@ impl Volume {
         self.index.all(&header, add).map(|()| sum)
     }
 
-    /// Whether a key has a block, without waiting for the drive. `changes` were read before the
+    /// Whether a block is stored, without waiting for the drive. `changes` were read before the
     /// header: a change that the header or the buckets already show counts afterwards.
     pub(crate) fn look(&self, changes: &[u64], header: &Header, key: Name) -> io::Result<bool> {
         let change = changes[self.index.group(key)];
-        let known = self.known.lock().get(&key).copied();
-        if let Some((at, record)) = known
+        let (known, at, record) = self.known.lock()[slot(key)];
+        if known == key
             && at == change
             && record.is_none_or(|record| self.index.has(header, &record))
         {
@@ -177,18 +179,14 @@ impl Volume {
         }
         let record = self.index.find(header, key, Wait::Never, |_| true)?;
         if change.is_multiple_of(2) {
-            let mut known = self.known.lock();
-            if known.len() == KNOWN_MAX {
-                known.clear();
-            }
-            known.insert(key, (change, record));
+            self.known.lock()[slot(key)] = (key, change, record);
         }
         Ok(record.is_some())
     }
 
-    /// The index has no record of a key: it may have been damaged or cut off.
+    /// Forgets a lookup: the index is without a record of the key, which may have been damaged.
     pub(crate) fn forget(&self, key: Name) {
-        self.known.lock().remove(&key);
+        self.known.lock()[slot(key)] = Default::default();
     }
 
     /// Makes all that was written durable.
@@ -201,7 +199,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // The last one removes what is not on the drive.
+        // The last process removes the file in memory.
         if let Some((_, path)) = &self.uses.0
             && let Ok(_setup) = self.locks.set_up(Duration::ZERO)
             && self.locks.mark_open().unwrap_or(false)
@@ -211,12 +209,17 @@ impl Drop for Volume {
     }
 }
 
+/// Where the lookup of a key is kept.
+fn slot(key: Name) -> usize {
+    usize::try_from(key[0] % KNOWN as u64).expect("a small number")
+}
+
 /// A root's number; `None` if it is not made yet. Refuses a folder with files that are not a
 /// store's.
 fn read_format(path: &Path) -> Result<Option<u64>> {
     let text = read_text(&path.join("format")).map_err(failed(Operation::Open, path))?;
     let Some(text) = text.filter(|text| !text.is_empty()) else {
-        // A root that is being made, or whose maker was killed, has this file.
+        // This file exists while a root is made, or after its maker was killed.
         let is_begun = path.join("lock").symlink_metadata().is_ok_and(|it| it.len() == 0);
         let is_other = |name: &&&str| {
             path.join(name).symlink_metadata().is_ok_and(|it| it.len() > 0 || !it.is_file())
@@ -247,17 +250,12 @@ fn read_format(path: &Path) -> Result<Option<u64>> {
     }
 }
 
-/// The text of a small file, unless it is a link or a pipe; `None` if there is none.
+/// The text of a small file; `None` without a file.
 fn read_text(path: &Path) -> io::Result<Option<String>> {
-    let mut options = File::options();
-    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = match options.open(path) {
+    let file = match files::open(path, File::options().read(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    if !file.metadata()?.is_file() {
-        return Err(files::not_own());
-    }
     let mut text = Vec::new();
     file.take(1024).read_to_end(&mut text)?;
     Ok(Some(String::from_utf8_lossy(&text).into_owned()))
@@ -288,7 +286,7 @@ fn make_index(path: &Path, name: &str, shape: Shape) -> io::Result<Index> {
     }
 }
 
-/// Replaces the index by one for another capacity. The log continues at the same offset; blocks
+/// Replaces the index when the capacity changes. The log continues at the same offset; blocks
 /// beyond a smaller capacity are removed.
 fn resize(path: &Path, there: &Header, shape: Shape) -> io::Result<Index> {
     let before = Shape::new(there.capacity).map_err(io::Error::other)?;
@@ -397,7 +395,7 @@ impl Uses {
         Self(files::own(&path).ok().filter(is_own).map(|file| (file, path)))
     }
 
-    /// The uses of blocks whose numbers follow each other, from `number` modulo the most blocks.
+    /// The uses of blocks with consecutive numbers, from a number modulo the most blocks on.
     pub(crate) fn get(&self, at: u64, uses: &mut [u8]) {
         uses.fill(0);
         if let Some((file, _)) = &self.0 {
@@ -405,7 +403,7 @@ impl Uses {
         }
     }
 
-    /// Sets them. An error costs a worse choice of the block that leaves.
+    /// Sets them. An error costs a worse choice at the next eviction.
     pub(crate) fn set(&self, at: u64, uses: &[u8]) {
         if let Some((file, _)) = &self.0 {
             let _ = file.write_all_at(uses, at);

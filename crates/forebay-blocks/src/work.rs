@@ -17,7 +17,7 @@ pub const BLOCK_MAX: u64 = 64 << 20;
 /// The latest deadline, a year from now.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How a request for one block ended.
+/// How a request for a block ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// Read, written, found or removed.
@@ -36,7 +36,7 @@ impl End {
     }
 }
 
-/// Why a request for one block did not succeed.
+/// Why a request for a block failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Why {
     /// The block is not stored.
@@ -47,7 +47,7 @@ pub enum Why {
     Late,
     /// The caller cancelled.
     Cancelled,
-    /// The capacity or the free space leaves no room, and no block could leave.
+    /// The capacity, `keep_free` or the drive is exhausted, and no block could be evicted.
     NoRoom,
     /// The block is longer than 64 MiB.
     TooLong,
@@ -55,7 +55,7 @@ pub enum Why {
     RootFailed,
     /// The caller's memory could not be accessed.
     Memory,
-    /// The store was opened in the process from which this one was forked.
+    /// The store was opened in the parent of this process, before the fork.
     Forked,
 }
 
@@ -109,7 +109,7 @@ pub(crate) enum Side {
     Store = 1,
 }
 
-/// A call's request for one block.
+/// A call's request for a block.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) key: Key,
@@ -204,7 +204,7 @@ impl Work {
         matches!(*self.items[item].state.lock(), State::Waiting(_))
     }
 
-    /// Takes an item's memory to copy from or to it; `None` if the item has ended. The caller
+    /// The memory of an item, to copy from or to it; `None` if the item has ended. The caller
     /// returns it with [`give_back`](Self::give_back) or [`end_with`](Self::end_with).
     pub(crate) fn take_memory(&self, item: usize) -> Option<Vec<Buffer>> {
         let mut state = self.items[item].state.lock();
@@ -228,7 +228,7 @@ impl Work {
         *state = State::Waiting(memory);
     }
 
-    /// Ends an item whose memory was taken.
+    /// Ends an item during its copy.
     pub(crate) fn end_with(&self, item: usize, end: End, memory: Vec<Buffer>) {
         *self.items[item].state.lock() = State::Ended(end, memory);
         self.ended(item, end);
@@ -236,24 +236,26 @@ impl Work {
 
     /// Ends an item unless it has ended, or its memory is in use.
     pub(crate) fn end(&self, item: usize, end: End) {
-        {
-            let mut state = self.items[item].state.lock();
-            let State::Waiting(memory) = &mut *state else { return };
-            let memory = std::mem::take(memory);
-            *state = State::Ended(end, memory);
-        }
-        self.ended(item, end);
+        self.end_if(item, end, |state| matches!(state, State::Waiting(_)));
     }
 
-    /// Ends an item of a thread that has panicked, whose memory may have been lost with it.
+    /// Ends an item of a thread that panicked, whose memory may be lost.
     pub(crate) fn abandon(&self, item: usize) {
         let end = End::Not(Why::RootFailed);
+        self.end_if(item, end, |state| !matches!(state, State::Ended(..)));
+    }
+
+    fn end_if(&self, item: usize, end: End, may_end: fn(&State) -> bool) {
         {
             let mut state = self.items[item].state.lock();
-            if matches!(*state, State::Ended(..)) {
+            if !may_end(&state) {
                 return;
             }
-            *state = State::Ended(end, Vec::new());
+            let memory = match &mut *state {
+                State::Waiting(memory) => std::mem::take(memory),
+                State::Copying | State::Ended(..) => Vec::new(),
+            };
+            *state = State::Ended(end, memory);
         }
         self.ended(item, end);
     }
@@ -287,7 +289,7 @@ impl Work {
     }
 }
 
-/// A call in progress. Dropping it lets the call go on.
+/// A call in progress. Dropping it does not end the call.
 #[derive(Debug, Clone)]
 pub struct Batch(pub(crate) Arc<Work>);
 
@@ -330,7 +332,7 @@ impl Batch {
         self.0.end_all(End::Not(Why::Cancelled));
     }
 
-    /// Runs `step` when all blocks have ended: on the thread that ends the last, or at once. It
+    /// Runs `step` when all blocks have ended: on the thread that ends the last, or immediately. It
     /// must be short.
     pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         let mut over = self.0.over.lock();
@@ -342,7 +344,7 @@ impl Batch {
         }
     }
 
-    /// The memory of each block, once all have ended; empty if it was taken before.
+    /// The memory of the blocks, once all have ended; empty in further calls.
     #[must_use]
     pub fn take_memory(&self) -> Vec<Vec<Buffer>> {
         let take = |item: &Item| match &mut *item.state.lock() {

@@ -17,7 +17,7 @@ use lab::hanging::HangingDrive;
 use lab::loop_drive::{LoopDrive, LoopOptions};
 use lab::seeds::{Dice, index};
 use lab::{FileSystem, or_skip};
-use stores::{MIB, content, engine, get, key, memory, options, root, set};
+use stores::{MIB, content, engine, get, key, memory, options, root, set, target};
 
 const LEN: usize = 300_000;
 
@@ -124,10 +124,7 @@ fn a_hanging_drive_costs_its_own_blocks() {
     }
     store.sync().unwrap();
     let all = || {
-        let block = |number| {
-            let memory = vec![engine.allocate_pinned(LEN as u64).unwrap()];
-            Block { key: key(&store, number), memory }
-        };
+        let block = |number| target(&engine, &store, number, LEN);
         let started = Instant::now();
         let ends = store.get((0..40).map(block).collect()).wait();
         (ends, started.elapsed())
@@ -184,10 +181,7 @@ fn a_store_that_is_closed_touches_no_memory() {
     (0..10).for_each(|number| assert_eq!(set(&engine, &store, number, LEN), End::Done));
     store.sync().unwrap();
     drive.hang(true);
-    let block = |number| {
-        let memory = vec![engine.allocate_pinned(LEN as u64).unwrap()];
-        Block { key: key(&store, number), memory }
-    };
+    let block = |number| target(&engine, &store, number, LEN);
     let batch = store.get((0..10).map(block).collect());
     std::thread::sleep(Duration::from_millis(100)); // its threads wait for the drive
     store.close();
@@ -225,10 +219,7 @@ fn an_index_on_a_hanging_drive_costs_its_own_blocks() {
     store.sync().unwrap();
     evict(drive.path()); // as after a start
     drive.hang(true);
-    let block = |number| {
-        let memory = vec![engine.allocate_pinned(LEN as u64).unwrap()];
-        Block { key: key(&store, number), memory }
-    };
+    let block = |number| target(&engine, &store, number, LEN);
     let keys: Vec<_> = (0..40).map(|number| key(&store, number)).collect();
     let is_slow = || {
         let blocks = (0..40).map(block).collect();

@@ -10,9 +10,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use forebay_blocks::{Block, End, Store, Why};
+use forebay_blocks::{End, Store, Why};
 use lab::child;
-use stores::{MIB, content, engine, get, key, memory, options, set};
+use stores::{MIB, content, engine, get, options, set, source};
 
 const LEN: usize = 5_000;
 
@@ -22,10 +22,7 @@ fn write_forever(role: &str) -> ! {
     let engine = engine();
     let store = Store::open(&engine, &options(Path::new(root), 256 * MIB)).unwrap();
     for start in (first.parse::<u64>().unwrap()..).step_by(4) {
-        let block = |number| {
-            let memory = vec![memory(&engine, &content(number, LEN))];
-            Block { key: key(&store, number), memory }
-        };
+        let block = |number| source(&engine, &store, number, LEN);
         let ends = store.set((start..start + 4).map(block).collect()).wait();
         assert_eq!(ends, [End::Done; 4]);
         let mut out = std::io::stdout();

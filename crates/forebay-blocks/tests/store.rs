@@ -8,13 +8,14 @@ mod stores;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_blocks::{Block, End, Policy, RootStatistics, Store, Why};
 use lab::seeds::{Dice, index};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use stores::{MIB, content, engine, get, key, memory, options, set};
+use stores::{MIB, content, engine, get, key, memory, options, set, source, target};
 
 #[test]
 fn blocks_of_any_length_come_back() {
@@ -63,10 +64,7 @@ fn a_caller_that_waits_copies_resident_blocks_itself() {
     for number in 0..4 {
         assert_eq!(set(&engine, &store, number, 18_432), End::Done);
     }
-    let block = |number| {
-        let memory = vec![engine.allocate_pinned(18_432).unwrap()];
-        Block { key: key(&store, number), memory }
-    };
+    let block = |number| target(&engine, &store, number, 18_432);
     let batch = store.get_here((0..5).map(block).collect());
     let ends = (0..4).map(|_| End::Done).chain([End::Not(Why::Absent)]);
     assert_eq!(batch.wait(), ends.collect::<Vec<_>>());
@@ -251,10 +249,7 @@ fn blocks_wait_for_memory_that_the_process_cannot_have() {
     let len = 1 << 20;
     assert!((0..64).all(|number| set(&engine, &store, number, len) == End::Done));
     assert!(get(&engine, &store, 1, len).is_ok());
-    let block = |number| {
-        let memory = vec![engine.allocate_pinned(MIB).unwrap()];
-        Block { key: key(&store, number), memory }
-    };
+    let block = |number| target(&engine, &store, number, 1 << 20);
     for left in [20, 24, 48] {
         let blocks = (0..64).map(block).collect();
         let statm = fs::read_to_string("/proc/self/statm").unwrap();
@@ -375,10 +370,7 @@ fn each_miss_is_counted_with_its_reason() {
     for number in 0..64 {
         set(&engine, &store, number, 1 << 20);
     }
-    let block = |number| {
-        let memory = vec![engine.allocate_pinned(1 << 20).unwrap()];
-        Block { key: key(&store, number), memory }
-    };
+    let block = |number| target(&engine, &store, number, 1 << 20);
     for _ in 0..20 {
         let before = store.statistics().remove(0);
         let batch = store.get((0..70).map(block).collect());
@@ -405,10 +397,7 @@ fn queued_writes_are_not_dropped_and_cancelled_ones_are_whole_or_absent() {
     options.memory = 4 * MIB;
     let store = Store::open(&engine, &options).unwrap();
     let start = |numbers: std::ops::Range<u64>| {
-        let block = |number| {
-            let memory = vec![memory(&engine, &content(number, 1 << 20))];
-            Block { key: key(&store, number), memory }
-        };
+        let block = |number| source(&engine, &store, number, 1 << 20);
         store.set(numbers.map(block).collect())
     };
     let calls: Vec<_> = (0..4).map(|call| start(call * 16..call * 16 + 16)).collect();
@@ -795,10 +784,7 @@ fn blocks_that_are_removed_and_stored_again_during_reads_are_not_damaged() {
                 }
             });
         }
-        let block = |number| {
-            let memory = vec![engine.allocate_pinned(LEN as u64).unwrap()];
-            Block { key: key(&store, number), memory }
-        };
+        let block = |number| target(&engine, &store, number, LEN);
         while Instant::now() < until {
             let read = store.get((0..32).map(block).collect());
             let ends = read.wait();
@@ -813,6 +799,41 @@ fn blocks_that_are_removed_and_stored_again_during_reads_are_not_damaged() {
             }
         }
     });
+}
+
+#[test]
+fn a_block_in_use_is_found_while_the_log_passes_it() {
+    const LEN: usize = 65_536;
+    let engine = engine();
+    for page_cache in [true, false] {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let mut options = options(folder.path(), 32 * MIB);
+        options.page_cache = page_cache;
+        let store = Store::open(&engine, &options).unwrap();
+        let used = [0, 301].map(|number| key(&store, number));
+        (0..302).for_each(|number| assert_eq!(set(&engine, &store, number, LEN), End::Done));
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for number in [0, 301] {
+                let (engine, store, is_over) = (&engine, &store, &is_over);
+                scope.spawn(move || {
+                    // Also if an assertion of the other thread fails.
+                    let until = Instant::now() + Duration::from_secs(120);
+                    while !is_over.load(Ordering::Relaxed) && Instant::now() < until {
+                        let read = get(engine, store, number, LEN);
+                        assert!(read == Ok(content(number, LEN)), "{number}: {:?}", read.err());
+                    }
+                });
+            }
+            for number in 302..2500 {
+                assert_eq!(set(&engine, &store, number, LEN), End::Done);
+                if number % 50 == 0 {
+                    assert_eq!(store.touch(&used).wait(), [End::Done; 2], "{number}");
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
 }
 
 /// Threads of this process that an engine or a store has started.

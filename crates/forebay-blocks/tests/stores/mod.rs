@@ -47,14 +47,23 @@ pub(crate) fn key(store: &Store, number: u64) -> Key {
     store.key(&number.to_le_bytes())
 }
 
+/// A block to write.
+pub(crate) fn source(engine: &Engine, store: &Store, number: u64, len: usize) -> Block {
+    Block { key: key(store, number), memory: vec![memory(engine, &content(number, len))] }
+}
+
+/// A block to read.
+pub(crate) fn target(engine: &Engine, store: &Store, number: u64, len: usize) -> Block {
+    let memory = vec![engine.allocate_pinned(len as u64).unwrap()];
+    Block { key: key(store, number), memory }
+}
+
 pub(crate) fn set(engine: &Engine, store: &Store, number: u64, len: usize) -> End {
-    let memory = vec![memory(engine, &content(number, len))];
-    store.set(vec![Block { key: key(store, number), memory }]).wait()[0]
+    store.set(vec![source(engine, store, number, len)]).wait()[0]
 }
 
 pub(crate) fn get(engine: &Engine, store: &Store, number: u64, len: usize) -> Result<Vec<u8>, Why> {
-    let memory = vec![engine.allocate_pinned(len as u64).unwrap()];
-    let block = vec![Block { key: key(store, number), memory }];
+    let block = vec![target(engine, store, number, len)];
     // Both ways give the same.
     let batch = if number.is_multiple_of(2) { store.get_here(block) } else { store.get(block) };
     match batch.wait()[0] {
