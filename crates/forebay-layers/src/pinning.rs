@@ -1,5 +1,7 @@
-//! The thread that pins and unpins pages for the GPU. Both last as long as the driver likes and must
-//! not delay the thread that queues copies. It also checks files again after their pages were copied
+//! The thread that pins and unpins pages for the GPU. Both last as long as the driver likes and
+//! must
+//! not delay the thread that queues copies. It also checks files again after their pages were
+//! copied
 //! (`after`).
 
 use std::sync::atomic::{Ordering, fence};

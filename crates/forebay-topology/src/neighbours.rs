@@ -108,7 +108,8 @@ impl Neighbours {
     }
 
     /// Publishes how many links this engine used since its last look, with those that
-    /// `note_used` notes. Returns how many all other engines use; `None` if the last look was just now.
+    /// `note_used` notes. Returns how many all other engines use; `None` if the last look was just
+    /// now.
     pub fn look(&self, now: Instant, note_used: impl FnOnce()) -> Option<usize> {
         let now_ms = now.saturating_duration_since(self.made).as_millis();
         let now_ms = u64::try_from(now_ms).expect("less than 500 million years");

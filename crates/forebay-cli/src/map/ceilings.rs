@@ -156,7 +156,8 @@ fn refined(mut leaf: Leaf, system: &System, shares: &[MeasuredShare]) -> Leaf {
     leaf
 }
 
-/// The streams of all paths over drives whose rates are known. Paths with the same queue have the same.
+/// The streams of all paths over drives whose rates are known. Paths with the same queue have the
+/// same.
 fn of_paths<'a>(
     report: &MapReport,
     local: &'a BTreeMap<DriveId, Leaf>,
@@ -267,7 +268,8 @@ pub(super) fn shares(
     Ok(shares)
 }
 
-/// The ceilings of a report's drives and GPUs, of the memory, and of the network cards if drives are
+/// The ceilings of a report's drives and GPUs, of the memory, and of the network cards if drives
+/// are
 /// elsewhere.
 pub(super) fn rows(
     report: &MapReport,

@@ -231,7 +231,8 @@ fn members(step: &Layer) -> String {
     }
 }
 
-/// The path of a step, if the step is a second path to a drive that is already shown: the kernel lists
+/// The path of a step, if the step is a second path to a drive that is already shown: the kernel
+/// lists
 /// several disks for a drive.
 pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Layer) -> Option<&'a DrivePath> {
     let drive = report.drive(step.text("drive")?)?;

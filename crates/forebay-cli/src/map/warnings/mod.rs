@@ -1,6 +1,7 @@
 //! Warnings of settings that cost speed, with the next thing to try.
 //!
-//! A table of rules, which are pure functions of the report. `drives` checks drives, links and GPUs.
+//! A table of rules, which are pure functions of the report. `drives` checks drives, links and
+//! GPUs.
 //! A rule is silent about unknown facts.
 
 mod drives;
