@@ -600,19 +600,10 @@ impl<'a> Bench<'a> {
                     let left = left.as_secs().max(1);
                     bar.set_message(format!("round {round} of {most}: {what}, {left} s left"));
                 };
-                let left = rounds.left((self.begun.elapsed(), Duration::ZERO), rest);
-                let left = left.unwrap_or_default();
-                let index = match *turn {
-                    Turn::Row(index) => index,
-                    Turn::Links(direction) => {
-                        self.links(direction, &|what| say(what, left))?;
-                        continue;
-                    }
-                    Turn::Storage(direction) => {
-                        say("measuring the storage", left);
-                        self.storage(direction)?;
-                        continue;
-                    }
+                let Some(index) = turn.row() else {
+                    let left = rounds.left((self.begun.elapsed(), Duration::ZERO), rest);
+                    self.limit(*turn, &|what| say(what, left.unwrap_or_default()))?;
+                    continue;
                 };
                 // A row that failed, or was never long enough, stays so.
                 let skips = self.is_whole && failed.contains(&index);
@@ -642,6 +633,18 @@ impl<'a> Bench<'a> {
         }
         bar.finish_and_clear();
         self.finish()
+    }
+
+    /// Measures the limits of a turn.
+    fn limit(&mut self, turn: Turn, say: &dyn Fn(&str)) -> Result<()> {
+        match turn {
+            Turn::Row(_) => Ok(()),
+            Turn::Links(direction) => self.links(direction, say),
+            Turn::Storage(direction) => {
+                say("measuring the storage");
+                self.storage(direction)
+            }
+        }
     }
 
     /// Ends a run: notes what it lacks, and returns its records.

@@ -87,7 +87,7 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
         let is_shown = varying.contains(&axis) || (varying.is_empty() && axis == Axis::Method);
         let is_number = NUMBERS.contains(&axis) && axis != Axis::Run;
         let rank = if is_shown { 0 } else { CSV };
-        let column = Column::new((&axis.name(), rank, &axis.key()), is_number);
+        let column = Column::new((&axis.name(), rank, axis.key()), is_number);
         fields.add_all(vec![column], move |line| {
             let text = model.text(axis, line).unwrap_or_default();
             let number = model.number(axis, line).filter(|_| is_number);
