@@ -22,7 +22,7 @@ fn main() -> forebay::Result<()> {
 fn read(engine: &Engine, path: &Path) -> forebay::Result<u64> {
     let gpu = engine.device(&GpuSelector::Auto)?;
     let file = engine.open(path)?;
-    let (buffer, outcome) = file.read_whole(gpu.map(|gpu| gpu.id()))?;
+    let (buffer, outcome) = file.read_to_end(gpu.map(|gpu| gpu.id())).run()?;
     for share in &outcome.routes {
         println!("{}: {} bytes {}: {}", path.display(), share.bytes, share.route, share.reason);
     }
