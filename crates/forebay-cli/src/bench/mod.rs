@@ -1,8 +1,8 @@
 //! `forebay bench`: methods, whole files or requests of any size, paths and GPUs, measured in turns
 //! and verified.
 //!
-//! The values of every axis are arguments. `plan` turns them into points, `files` and `targets` find
-//! the files and GPUs, `limits` measures the limits of the machine.
+//! The values of every axis are arguments. `plan` turns them into points, `files` and `targets`
+//! find the files and GPUs, `limits` measures the limits of the machine.
 //! [`workload`](forebay_measure::workload) measures, and [`results`](forebay_measure::results)
 //! stores every measurement immediately. `report` shows them.
 
@@ -287,8 +287,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Finds the bytes of whole files by path: `--size`, or as many as the rates of storage and links
-    /// require.
+    /// Finds the bytes of whole files by path: `--size`, or as many as the rates of storage and
+    /// links require.
     fn find_lens(&mut self, warnings: &mut Vec<String>, doubts: &mut Vec<String>) -> Result<()> {
         let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
@@ -341,8 +341,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Moves files in pieces that fit in memory, and omits warm rows of files that do not fit in the
-    /// page cache.
+    /// Moves files in pieces that fit in memory, and omits warm rows of files that do not fit in
+    /// the page cache.
     fn fit_memory(
         &mut self,
         (lens, fits, available): (&[u64], u64, u64),
@@ -438,8 +438,8 @@ impl<'a> Bench<'a> {
         self.args.kv.is_empty() && (given.is_empty() || given.contains(&Cache::Cold))
     }
 
-    /// Tries which states of the page cache are possible for the files of a path, unless a flag names
-    /// the rows, and whether O_DIRECT reads the storage.
+    /// Tries which states of the page cache are possible for the files of a path, unless a flag
+    /// names the rows, and whether O_DIRECT reads the storage.
     fn try_caches(&mut self, doubts: &mut Vec<String>) -> Result<()> {
         let direction = self.axes.first_direction();
         let (is_default, has_cold) = (self.args.cache.is_empty(), self.has_cold_rows());
@@ -747,8 +747,8 @@ impl<'a> Bench<'a> {
     }
 
     /// Shows the results so far: on a terminal now, and on stdout when a signal ends the run, which
-    /// also says how to continue. Results of long runs are omitted, since rendering them costs time:
-    /// these belong into a file.
+    /// also says how to continue. Results of long runs are omitted, since rendering them costs
+    /// time: these belong into a file.
     fn show_progress(&self, done: usize, rounds: Rounds, bar: &ProgressBar) {
         if !self.joined.is_first() {
             return;

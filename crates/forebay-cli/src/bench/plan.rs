@@ -46,8 +46,8 @@ pub(super) struct Planned {
     pub(super) point: Point,
     /// The numbers of its paths; several are used together.
     pub(super) paths: Vec<usize>,
-    /// The bytes of whole files per thread, moved by a single request or in pieces; `None` if a flag
-    /// speaks of smaller requests.
+    /// The bytes of whole files per thread, moved by a single request or in pieces; `None` if a
+    /// flag speaks of smaller requests.
     pub(super) whole: Option<u64>,
     /// The number of its targets.
     pub(super) targets: usize,
@@ -351,8 +351,8 @@ impl Rounds {
         }
     }
 
-    /// The remaining time at `elapsed`, or `estimate` without a time limit; `None` if it is too short
-    /// for a turn of duration `needs`.
+    /// The remaining time at `elapsed`, or `estimate` without a time limit; `None` if it is too
+    /// short for a turn of duration `needs`.
     pub(super) fn left(
         self,
         (elapsed, needs): (Duration, Duration),

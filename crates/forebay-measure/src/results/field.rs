@@ -127,7 +127,8 @@ impl Field {
         }
     }
 
-    /// Sets the value that `text` names. A direction such as `randread` also sets a missing pattern.
+    /// Sets the value that `text` names. A direction such as `randread` also sets a missing
+    /// pattern.
     ///
     /// # Errors
     /// It names none.

@@ -10,7 +10,8 @@ use crate::data::Pattern;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Order {
-    /// Load the library, for this GPU; without one, host memory simulates a GPU. Answer: its version.
+    /// Load the library, for this GPU; without one, host memory simulates a GPU. Answer: its
+    /// version.
     Start { gpu: Option<String> },
     /// Allocate `len` bytes of memory, in place of the previous memory.
     Allocate { len: u64 },
@@ -20,15 +21,15 @@ pub(super) enum Order {
     Fill { byte: u8 },
     /// Write the first `len` bytes of the pattern to byte `at` of the memory.
     Put { at: u64, len: u64, pattern: Pattern },
-    /// Compare `len` bytes from byte `at` on with those of the pattern at `offset`; without one, with
-    /// those of the file, read again. Answer: whether they are the same.
+    /// Compare `len` bytes from byte `at` on with those of the pattern at `offset`; without one,
+    /// with those of the file, read again. Answer: whether they are the same.
     Compare { at: u64, len: u64, pattern: Option<Pattern>, offset: u64 },
     /// Move bytes. Answer: their number, and the seconds of processor time.
     Move(Move),
     /// Sync the written bytes.
     Sync {},
-    /// Report the counters. Answer: the library's version, and its counters of level 3 as laid out in
-    /// memory, if it has some.
+    /// Report the counters. Answer: the library's version, and its counters of level 3 as laid out
+    /// in memory, if it has some.
     Count {},
     /// Close the file.
     Close {},
