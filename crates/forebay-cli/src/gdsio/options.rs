@@ -23,8 +23,8 @@ const SECONDS_MAX: u64 = 7 * 24 * 3600;
 pub(super) const JOBS_MAX: usize = 64;
 
 /// Options that a job file sets itself.
-const NOT_WITH_JOBS: &str = "file folder device node memory threads size start sizes ignored verify \
-                             transfer batch io seconds unaligned alignment mixed rdma";
+const NOT_WITH_JOBS: &str = "file folder device node memory threads size start sizes ignored \
+                             verify transfer batch io seconds unaligned alignment mixed rdma";
 
 /// Arguments of `forebay gdsio`.
 #[derive(Debug, Clone, Args)]

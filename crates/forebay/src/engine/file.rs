@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 use forebay_topology::BlockDevice;
 
-use super::request::RequestOptions;
+use super::request_options::RequestOptions;
 use super::small::{HERE_MAX, Setup};
 use super::start::Call;
 use super::unwind::OnUnwind;

@@ -16,6 +16,7 @@ mod overdue;
 mod quiesce;
 mod readers;
 mod request;
+mod request_options;
 mod several;
 mod small;
 mod start;
@@ -38,7 +39,8 @@ use forebay_cufile::{CuFileProvider, Session};
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use quiesce::{DetachedFile, Quiesced};
-pub use request::{At, Pieces, Request, RequestOptions};
+pub use request::{At, Pieces, Request};
+pub use request_options::RequestOptions;
 use rustix::io::Errno;
 pub use transfer::{Transfer, TransferFuture};
 

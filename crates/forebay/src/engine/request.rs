@@ -4,11 +4,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::many::{ManyOutcome, ManyTransfer, Piece};
-use super::ordered::OrderedOn;
+use super::request_options::RequestOptions;
 use super::unwind::GoOn;
 use super::{Engine, File, Transfer};
 use crate::error::{Error, Result};
-use crate::gpu::DeviceId;
+use crate::gpu::{CallerStream, DeviceId};
 use crate::memory::{Buffer, Lent, ReadInto, Sealed, WriteFrom};
 use crate::plan::{Direction, Route};
 use crate::queue::Priority;
@@ -17,22 +17,9 @@ use crate::transfer::{Outcome, SyncMode};
 /// Initial memory for a whole file of unknown size: most kernel-generated files fit.
 const ROOM: u64 = 64 << 10;
 
-/// The settings of a [`Request`], for callers that make many alike.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RequestOptions {
-    /// See [`Request::route`].
-    pub route: Option<Route>,
-    /// See [`Request::exact`].
-    pub exact: bool,
-    /// See [`Request::sync`].
-    pub sync: SyncMode,
-    /// See [`Request::preallocate`].
-    pub preallocate: bool,
-    /// See [`Request::past_cache`].
-    pub past_cache: bool,
-    /// See [`Request::priority`].
-    pub priority: Priority,
-}
+/// A stream for which a caller has promised what [`Request::on`] requires.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OrderedOn(pub(super) CallerStream);
 
 /// A read or write that has not begun: [`File::read`], [`File::write`], [`Engine::read_many`] and
 /// [`Engine::write_many`] make it. With memory that it borrows, [`run`](Self::run) blocks until the

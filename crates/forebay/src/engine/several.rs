@@ -23,7 +23,7 @@ use forebay_base::timeout::within;
 
 use super::interrupt::{CHECKS_EVERY, DRAIN_MAX};
 use super::many::{Many, ManyOutcome, ManyTransfer, Piece, PieceResult};
-use super::request::RequestOptions;
+use super::request_options::RequestOptions;
 use super::unwind::GoOn;
 use super::{Engine, bad_request};
 use crate::error::{Error, Operation, Result};

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use forebay_base::units::{ByteRange, align_down, align_up};
 
-use super::request::RequestOptions;
+use super::request_options::RequestOptions;
 use super::unwind::OnUnwind;
 use super::{Engine, bad_request};
 use crate::error::{Error, Result};

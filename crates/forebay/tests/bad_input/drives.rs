@@ -271,8 +271,7 @@ fn a_disk_that_fills_up() {
                 fs::remove_file(&path).expect("a removal");
                 continue;
             }
-            let mut options = RequestOptions::default();
-            options.route = route;
+            let options = RequestOptions { route, ..RequestOptions::default() };
             let result = match route {
                 None => file.write(&bytes).run(),
                 Some(_) => file.write(&buffer).options(options).run(),

@@ -274,8 +274,8 @@ pub(crate) fn be_the_other_process(role: &str) {
     let ring = crate::RINGS.into_iter().find(|r| format!("{r:?}") == ring).expect("a ring");
     let memory = Memory::ALL.into_iter().find(|m| format!("{m:?}") == memory).expect("a memory");
     let case = Case::new(ring, memory, folder.as_ref()).expect("what the first process had");
-    let mut options = RequestOptions::default();
-    options.route = route.parse().ok();
+    let route = route.parse().ok();
+    let options = RequestOptions { route, ..RequestOptions::default() };
     let path = case.path("shared");
     let file = case.engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
     (0..2).for_each(|_| write_share(&case, &file, 1, &options));

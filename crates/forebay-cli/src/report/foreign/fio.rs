@@ -19,10 +19,10 @@ const ALL_CLIENTS: &str = "All clients";
 /// Most jobs of an object.
 const JOBS_MAX: usize = 20_000;
 /// Warnings on a job.
-const WITHOUT_OPTIONS: &str = "has no `job options`: its method, size, depth, threads and order are \
-                               unknown, and `--columns` can add them";
-const WITHOUT_SIZE: &str = "has no single block size that is read (`bsrange`, `kb_base`, `KiB`): it \
-                            is unknown";
+const WITHOUT_OPTIONS: &str = "has no `job options`: its method, size, depth, threads and order \
+                               are unknown, and `--columns` can add them";
+const WITHOUT_SIZE: &str = "has no single block size that is read (`bsrange`, `kb_base`, `KiB`): \
+                            it is unknown";
 const SEVERAL: &str = "does not match its options, perhaps because several jobs are reported as \
                        one (`group_reporting`): its size, depth, threads and order are unknown";
 

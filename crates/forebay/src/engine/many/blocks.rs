@@ -7,7 +7,7 @@ use forebay_base::units::ByteRange;
 
 use super::{Many, ManyTransfer, Piece, Results};
 use crate::engine::Engine;
-use crate::engine::request::RequestOptions;
+use crate::engine::request_options::RequestOptions;
 use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::memory::Buffer;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_base::lock::Lock;
 
-use super::request::RequestOptions;
+use super::request_options::RequestOptions;
 use super::unwind::{GoOn, OnUnwind};
 use super::{Engine, File};
 use crate::engine::transfer::{Transfer, TransferFuture};

@@ -8,7 +8,7 @@ use forebay_base::units::ByteRange;
 use rustc_hash::FxHashMap;
 
 use super::{OfStrip, Piece, Results, span};
-use crate::engine::request::RequestOptions;
+use crate::engine::request_options::RequestOptions;
 use crate::engine::start::{Call, OF_PIECES};
 use crate::engine::{Engine, bad_request};
 use crate::error::{Error, Result};

@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use forebay_base::units::ByteRange;
 
-use super::OrderedOn;
 use super::blocks::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX};
 use super::pieces::Pieces;
 use super::track::Track;
 use super::work::OrderedWork;
 use crate::engine::many::{Many, ManyTransfer, Piece, Results};
+use crate::engine::request::OrderedOn;
 use crate::engine::start::Call;
 use crate::engine::start::IN_ORDER;
 use crate::engine::{Engine, RequestOptions};

@@ -26,6 +26,7 @@ use keeper::Ordered;
 use track::Track;
 use work::OrderedWork;
 
+use super::request::OrderedOn;
 use super::start::{Call, IN_ORDER};
 use super::{Engine, File, Request, RequestOptions, bad_request};
 use crate::engine::Transfer;
@@ -73,10 +74,6 @@ impl Engine {
         })
     }
 }
-
-/// A stream for which a caller has promised what [`Request::on`] requires.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OrderedOn(CallerStream);
 
 impl<Of, Memory> Request<'_, Of, Memory> {
     /// Orders the transfer after the work queued on `stream` so far, and work queued there from now

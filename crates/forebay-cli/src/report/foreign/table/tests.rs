@@ -16,8 +16,8 @@ fn of(text: &str, map: &str) -> Result<Contents, String> {
     parse(text, &map, &mut contents).map(|()| contents)
 }
 
-const MAP: &str = "block-size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us:us,direction=mode,\
-                   threads=Threads,path=file";
+const MAP: &str = "block-size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us:us,\
+                   direction=mode,threads=Threads,path=file";
 
 #[test]
 fn columns_are_taken_in_their_units() {
