@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "queues on callers' streams")]
 
-use forebay::Request;
 use forebay::gpu::CallerStream;
+use forebay::{Request, ToStart};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ pub(crate) enum Ordering {
 
 impl Ordering {
     /// Sets the stream of a request, if there is one.
-    pub(crate) fn order<Of, M>(self, request: Request<'_, Of, M>) -> Request<'_, Of, M> {
+    pub(crate) fn order<Of, M: ToStart>(self, request: Request<'_, Of, M>) -> Request<'_, Of, M> {
         let Self::Stream(stream) = self else { return request };
         // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
         unsafe { request.on(stream) }

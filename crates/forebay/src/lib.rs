@@ -70,7 +70,7 @@ pub use error::{Error, Operation, Place, Result};
 pub use file::{OpenOptions, Residency};
 #[doc(hidden)]
 pub use memory::Exchange;
-pub use memory::{Buffer, Lent, ReadInto, WriteFrom};
+pub use memory::{Buffer, Lent, ReadInto, ToRun, ToStart, WriteFrom};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};
 pub use queue::Priority;

@@ -9,7 +9,7 @@ use super::unwind::GoOn;
 use super::{Engine, File, Transfer};
 use crate::error::{Error, Result};
 use crate::gpu::{CallerStream, DeviceId};
-use crate::memory::{Buffer, Lent, ReadInto, Sealed, WriteFrom};
+use crate::memory::{Buffer, Lent, ReadInto, Sealed, ToRun, WriteFrom};
 use crate::plan::{Direction, Route};
 use crate::queue::Priority;
 use crate::transfer::{Outcome, SyncMode};
@@ -230,7 +230,9 @@ impl<'a, Of, Memory> Request<'a, Of, Memory> {
         self.options.priority = priority;
         self
     }
+}
 
+impl<'a, Of, Memory: ToRun> Request<'a, Of, Memory> {
     /// Calls `go_on` about 20 times a second during [`run`](Self::run). If it returns false or
     /// panics, the transfer is cancelled, and the call ends within a second; only a small copy to
     /// or from a GPU is waited for, and I/O into memory other than a [`Buffer`]. I/O in flight
@@ -293,7 +295,10 @@ impl Request<'_, At<'_>, Buffer> {
     #[doc(hidden)]
     pub fn start_at_once(self) -> std::result::Result<Transfer, Buffer> {
         let At { file, offset } = self.of;
-        file.start_at_once(offset, self.memory, &self.options)
+        match self.stream {
+            Some(_) => Err(self.memory),
+            None => file.start_at_once(offset, self.memory, &self.options),
+        }
     }
 }
 

@@ -223,7 +223,7 @@ impl Buffer {
 
     /// The bytes, if they are in our own host memory. `None` in a forked child, which does not
     /// inherit them, and while an abandoned call still moves bytes to or from the memory
-    /// ([`File::read_while`](crate::File::read_while)).
+    /// ([`Request::while_`](crate::Request::while_)).
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
         let (pointer, len) = self.host_part()?;
@@ -696,6 +696,34 @@ impl WriteFrom<Self> for Buffer {
         self
     }
 }
+
+/// Memory of a request that starts a transfer, which owns it. Only such a request can be ordered on
+/// a stream ([`Request::on`](crate::Request::on)):
+///
+/// ```compile_fail,E0599
+/// # unsafe fn run(file: &forebay::File, bytes: &mut [u8], stream: forebay::gpu::CallerStream) {
+/// let _ = unsafe { file.read(bytes).on(stream) }.run();
+/// # }
+/// ```
+pub trait ToStart {}
+
+impl ToStart for Buffer {}
+impl ToStart for Vec<Buffer> {}
+
+/// Memory of a request that waits for its transfer. Only such a wait can be stopped by a callback
+/// ([`Request::while_`](crate::Request::while_)):
+///
+/// ```compile_fail,E0599
+/// # fn start(file: &forebay::File, buffer: forebay::Buffer) {
+/// let _ = file.read(buffer).while_(&mut || true).start();
+/// # }
+/// ```
+pub trait ToRun {}
+
+impl ToRun for Lent<'_> {}
+impl ToRun for Vec<Lent<'_>> {}
+impl ToRun for &mut [Buffer] {}
+impl ToRun for Option<DeviceId> {}
 
 /// An address range that a transfer moves bytes to or from, and a share that keeps it alive.
 #[derive(Debug)]

@@ -211,6 +211,9 @@ fn requests_that_cannot_be_ordered_are_refused() {
     // SAFETY: the stream is this device's and alive.
     let end = unsafe { file.read(rig.buffer(10)).options(options).on(rig.caller()).start() };
     refused(end, "omit `route`");
+    // SAFETY: as above.
+    let read = unsafe { file.read(rig.buffer(10)).on(rig.caller()) };
+    assert!(read.start_at_once().is_err(), "such a start knows no streams");
     let none = CallerStream(1 << 40);
     // SAFETY: there is no such stream, which the simulated device finds.
     let end = unsafe { file.read(rig.buffer(10)).on(none).start() };

@@ -33,7 +33,7 @@ use crate::engine::Transfer;
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::gpu::{CallerStream, Device, DeviceResult};
-use crate::memory::{Buffer, Lent, Span};
+use crate::memory::{Buffer, Lent, Span, ToStart};
 use crate::options::DirectIo;
 use crate::plan::Direction;
 use crate::transfer::State;
@@ -75,7 +75,7 @@ impl Engine {
     }
 }
 
-impl<Of, Memory> Request<'_, Of, Memory> {
+impl<Of, Memory: ToStart> Request<'_, Of, Memory> {
     /// Orders the transfer after the work queued on `stream` so far, and work queued there from now
     /// on after the transfer. The call that starts it waits for neither. But if more transfers run
     /// concurrently than before, it allocates pinned memory, for which a driver may wait for all

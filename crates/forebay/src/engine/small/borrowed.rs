@@ -103,7 +103,7 @@ impl Engine {
     /// The memory stays mapped, and writable if a call writes to it, until the buffer and all parts
     /// split from it are dropped, and every transfer that owned such a part ended and returned it.
     /// Nothing else uses a range while a transfer writes to it, or changes it while a transfer
-    /// reads it. A call that was given up ([`File::read_while`](crate::File::read_while)) continues
+    /// reads it. A call that was given up ([`Request::while_`](crate::Request::while_)) continues
     /// until its drive or server responds. With length 0 any address is valid.
     #[must_use]
     pub unsafe fn borrow_host_memory(&self, address: u64, len: u64) -> Buffer {
