@@ -235,9 +235,17 @@ fn memory_of_a_gpu_is_freed_during_closes_that_hang() {
     fuse.set(|faults| faults.hang_closes = true);
     drop(files);
     fuse.set(|faults| faults.hang_from = None);
+    let mut quickest = BOUND;
     for transfer in moved {
-        transfer.wait().0.expect("only its close hangs");
+        transfer.wait_for(BOUND).expect("it ends").expect("only its close hangs");
+        let start = Instant::now();
+        transfer.wait_at_most(BOUND).0.expect("as before");
+        quickest = quickest.min(start.elapsed());
     }
+    assert!(
+        quickest < Duration::from_millis(200),
+        "a bounded wait includes no close: {quickest:?}"
+    );
     fuse.wait_for_parked(1);
     let free = || device.memory().expect("a GPU has memory").0;
     let other = engine.open(&path).expect("the file opens");

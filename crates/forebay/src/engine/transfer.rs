@@ -65,8 +65,7 @@ impl Transfer {
     /// [`Error::CopyNotOver`] takes precedence over any other error, and is the only one without
     /// the buffer.
     pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
-        let (end, mut buffers) = self.wait_for_all();
-        (end, buffers.pop())
+        only(self.wait_for_all())
     }
 
     /// Like [`wait`](Self::wait), for a transfer that owns several buffers.
@@ -100,7 +99,7 @@ impl Transfer {
         {
             return (Err(Error::TimedOut { place, bound, done: self.state.done() }), None);
         }
-        self.wait() // it may have ended after the timeout
+        only(self.end_of_all()) // it may have ended after the timeout
     }
 
     /// Waits for the end, at most for `bound`, and does not change the transfer: `None` if it is
@@ -203,7 +202,8 @@ impl Transfer {
             task.into_iter().for_each(Waker::wake);
         });
         let poll = |context: &mut Context<'_>| {
-            *task.lock() = Some(context.waker().clone());
+            let last = task.lock().replace(context.waker().clone());
+            drop(last); // without the lock: it may run the code of an executor
             if self.is_done() { Poll::Ready(()) } else { Poll::Pending }
         };
         poll_fn(poll).await;
@@ -232,6 +232,11 @@ impl Transfer {
     }
 }
 
+/// The end of a transfer that owns at most one buffer.
+fn only<T>((end, mut buffers): (T, Vec<Buffer>)) -> (T, Option<Buffer>) {
+    (end, buffers.pop())
+}
+
 impl IntoFuture for Transfer {
     type Output = (Result<Outcome>, Option<Buffer>);
     type IntoFuture = TransferFuture<Self::Output>;
@@ -239,8 +244,7 @@ impl IntoFuture for Transfer {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             self.until_end().await;
-            let (end, mut buffers) = self.end_of_all();
-            (end, buffers.pop())
+            only(self.end_of_all())
         })
     }
 }
