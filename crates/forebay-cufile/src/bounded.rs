@@ -113,7 +113,7 @@ static FORGETTER: OnceLock<Sender<RegisteredFile>> = OnceLock::new();
 /// Number of files not deregistered yet. Each holds a descriptor.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Maximum number of them before a different file is registered.
+/// Maximum number of them; beyond it no further file is registered.
 const WAITING_MAX: usize = 256;
 
 /// Starts the thread that deregisters files, once.

@@ -7,9 +7,9 @@ use super::layer::Unit;
 use super::mapped::Refusal;
 
 /// Minimum number of passes for which pinning pays off. The pass that pins takes 2.2 to 2.8 times
-/// as long as one through slots (H200, 2026-11-22, `04e6c7bc`), and each
-/// later one 0.94 times (H200, 2026-11-22, `dcf504c0`, `large-mapped` against `large-kvikio`). That
-/// pays off after 20 to 30 passes.
+/// as long as one through slots (H200, 2026-11-22, `04e6c7bc`), and each later
+/// one 0.94 times (H200, 2026-11-22, `dcf504c0`, `large-mapped` against `large-kvikio`). That pays
+/// off after 20 to 30 passes.
 const WORTH_PASSES: u64 = 32;
 
 /// Which layers' pages are pinned, and which could be.

@@ -1,8 +1,6 @@
 //! The thread that pins and unpins pages for the GPU. Both last as long as the driver likes and
-//! must
-//! not delay the thread that queues copies. It also checks files again after their pages were
-//! copied
-//! (`after`).
+//! must not delay the thread that queues copies. It also checks files again after their pages were
+//! copied (`after`).
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, channel};

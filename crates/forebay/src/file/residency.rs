@@ -1,8 +1,8 @@
 //! Resident bytes of a file, as far as the kernel reports them to this user.
 //!
 //! `cachestat` counts the pages of a range in a single call without side effects. A range that is
-//! fully resident or fully absent costs a single call. A mixed range is halved until every part is
-//! either or the other. For a user who neither owns a file nor may write it, `cachestat` fails and
+//! fully resident or fully absent costs a single call. A mixed range is halved until no part is
+//! mixed. For a user who neither owns a file nor may write it, `cachestat` fails and
 //! `mincore` reports every page as resident. Residency is unknown then.
 
 use std::os::fd::AsRawFd;

@@ -66,7 +66,7 @@ impl Scheduler {
             let planning = window.outstanding.checked_sub(ops);
             assert!(planning.is_some_and(|n| n <= 1), "window {key} has {ops} ops: {window:?}");
         }
-        assert!(ops.is_empty(), "ops of failed windows: {ops:?}");
+        assert!(ops.is_empty(), "ops of closed windows: {ops:?}");
         for (key, active) in &self.transfers {
             assert_eq!(open.remove(&key).unwrap_or(0), active.open, "windows of {key}: {active:?}");
         }
@@ -238,7 +238,7 @@ impl Scheduler {
         assert_eq!((waits + syncs) as usize, in_flight, "windows that wait for nothing");
         let all =
             self.windows.iter().all(|(_, window)| window.outstanding > 0 && window.copies == 0);
-        assert!(all, "windows that could be failed: {:?}", self.windows);
+        assert!(all, "windows that could be closed: {:?}", self.windows);
     }
 
     /// Debug output of the scheduler's state of a transfer.

@@ -25,7 +25,7 @@ impl Scheduler {
     pub(super) fn refuse_direct(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let active = &self.transfers[key];
         let (Some(direct), Some(port)) = (active.request.direct.clone(), &op.port) else {
-            unreachable!("only a direct's ops have ports")
+            unreachable!("only ops of a direct share have ports")
         };
         let stopped = active.is_stopped();
         self.count_bytes(key, op);

@@ -355,8 +355,11 @@ impl Run {
     }
 
     fn rung(&self, workers: Workers) -> &Arc<AtomicUsize> {
-        let (_, rung) =
-            self.bells.iter().find(|(c, _)| *c == workers).expect("every workers has one");
+        let (_, rung) = self
+            .bells
+            .iter()
+            .find(|(c, _)| *c == workers)
+            .expect("every kind of worker has a bell");
         rung
     }
 
