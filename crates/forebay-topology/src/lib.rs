@@ -80,13 +80,11 @@ pub use nic::{Nic, RdmaPort, ports};
 pub use nvidia_fs::NvidiaFsModule;
 pub use pci::{Bridge, Link, PciDevice, is_address, payload};
 pub use placement::Piece;
-
 pub use record::{read_record, record, record_with};
 pub use resolve::Below;
 pub use simulated::simulated_gpu;
 pub use stored::Stored;
 pub use streams::{Stream, streams};
 pub use system::{Absent, System};
-
 pub use text::{clean, entry, is_number, moves_cursor, quoted, shown};
 pub use volume::{Layout, Way};

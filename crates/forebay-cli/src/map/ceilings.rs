@@ -269,8 +269,7 @@ pub(super) fn shares(
 }
 
 /// The ceilings of a report's drives and GPUs, of the memory, and of the network cards if drives
-/// are
-/// elsewhere.
+/// are elsewhere.
 pub(super) fn rows(
     report: &MapReport,
     system: &System,

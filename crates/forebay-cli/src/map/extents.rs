@@ -1,5 +1,4 @@
-//! The location of a file's bytes on its drives: adjacent runs are merged and summed per
-//! drive.
+//! The location of a file's bytes on its drives: adjacent runs are merged and summed per drive.
 
 use forebay_topology::{Extent, Piece, Resolver, StorageMap};
 

@@ -232,8 +232,7 @@ fn members(step: &Layer) -> String {
 }
 
 /// The path of a step, if the step is a second path to a drive that is already shown: the kernel
-/// lists
-/// several disks for a drive.
+/// lists several disks for a drive.
 pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Layer) -> Option<&'a DrivePath> {
     let drive = report.drive(step.text("drive")?)?;
     let path = drive.paths.iter().find(|path| path.name == step.name)?;

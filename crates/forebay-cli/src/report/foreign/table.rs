@@ -188,8 +188,8 @@ fn place(mut column: Column, heads: &[String]) -> Result<(usize, Column), String
         column.scale = unit_of(column.field, &heads[at]).map_err(|unit| {
             let (unit, heading) = (short(&unit), short(&heads[at]));
             format!(
-                "`{unit}` in `{heading}` is not a known unit: give the unit after the column, as \
-                 in `block-size=COLUMN:KiB`"
+                "`{unit}` in `{heading}` is not a known unit in brackets: give the unit after the \
+                 column, as in `block-size=COLUMN:KiB`"
             )
         })?;
     }

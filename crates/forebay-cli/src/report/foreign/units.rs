@@ -79,10 +79,20 @@ fn rate(unit: &str) -> Option<f64> {
 /// the whole heading.
 ///
 /// # Errors
-/// The unit of a size is unknown, as in `bs (sectors)`.
+/// The unit of a size is unknown, as in `bs (sectors)`, or that of a size or a count stands outside
+/// brackets, as in `bs_kb`: without it, numbers would be bytes and ones.
 pub(super) fn of_heading(kind: Kind, heading: &str) -> Result<Option<f64>, String> {
     let Some((_, unit)) = heading.rsplit_once(['(', '[']) else {
-        return Ok(scale(kind, heading).filter(|_| kind == Kind::Rate));
+        let last = heading.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        return match kind {
+            Kind::Rate => Ok(scale(kind, heading)),
+            // A letter alone is a name.
+            Kind::Size | Kind::Count if last.len() > 1 => match scale(kind, last) {
+                Some(scale) if scale > 1.0 => Err(last.to_owned()),
+                found => Ok(found),
+            },
+            _ => Ok(None),
+        };
     };
     let unit = unit.trim_end_matches([')', ']', ' ']).trim_start();
     match scale(kind, unit) {
@@ -218,6 +228,9 @@ mod tests {
             [1e3, 1e3, 1e6].map(Some)
         );
         assert_eq!(["IOPS [last]", "depth [#]", "k", "M", "Threads"].map(of), [None; 5]);
+        for (heading, unit) in [("kIOPS", "kIOPS"), ("ops, millions", "millions")] {
+            assert_eq!(of_heading(Kind::Count, heading), Err(unit.into()));
+        }
         assert_eq!(value(Kind::Count, "84.4 k", None), Ok(Some(84_400.0)));
     }
 

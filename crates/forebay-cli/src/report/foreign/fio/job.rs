@@ -61,14 +61,16 @@ impl<'de> Visitor<'de> for InOrder {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Job {
-    #[serde(rename = "jobname")]
+    #[serde(rename = "jobname", deserialize_with = "or_default")]
     pub(super) name: String,
+    #[serde(deserialize_with = "or_default")]
     hostname: String,
-    #[serde(rename = "groupid")]
+    #[serde(rename = "groupid", deserialize_with = "or_default")]
     pub(super) group: u64,
     /// The global options, and its own.
-    #[serde(rename = "job options")]
+    #[serde(rename = "job options", deserialize_with = "or_default")]
     options: Options,
+    #[serde(deserialize_with = "or_default")]
     error: i64,
     /// The sum of its threads' milliseconds.
     #[serde(rename = "job_runtime", deserialize_with = "above_zero")]
@@ -76,10 +78,14 @@ pub(super) struct Job {
     /// Percent of a thread.
     usr_cpu: Option<f64>,
     sys_cpu: Option<f64>,
+    #[serde(deserialize_with = "or_default")]
     read: Moved,
+    #[serde(deserialize_with = "or_default")]
     write: Moved,
+    #[serde(deserialize_with = "or_default")]
     trim: Moved,
     /// Both directions together, with `unified_rw_reporting`.
+    #[serde(deserialize_with = "or_default")]
     mixed: Moved,
     /// Processor seconds of its threads, in the program and in the kernel.
     #[serde(skip)]
@@ -105,7 +111,9 @@ struct Moved {
     ms: f64,
     #[serde(rename = "bw_bytes", deserialize_with = "above_zero")]
     rate: f64,
+    #[serde(deserialize_with = "or_default")]
     lat_ns: Times,
+    #[serde(deserialize_with = "or_default")]
     clat_ns: Times,
     /// Whether percentiles were known, but of parts.
     #[serde(skip)]
@@ -119,7 +127,17 @@ struct Times {
     mean: f64,
     #[serde(deserialize_with = "above_zero")]
     max: f64,
+    #[serde(deserialize_with = "or_default")]
     percentile: BTreeMap<String, Option<f64>>,
+}
+
+/// A value; its default for `null`.
+fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// A number; 0 if fio could not compute it.

@@ -99,9 +99,8 @@ fn a_servers_job_and_a_failed_one_are_read_after_text_of_fio() {
 }
 
 fn job(options: Value, read: Value) -> Value {
-    let name = options["name"].as_str().unwrap_or_default();
-    json!({"jobname": name, "groupid": 0, "error": 0, "job options": options, "read": read,
-        "usr_cpu": 1.0, "sys_cpu": 2.0, "job_runtime": 1000})
+    json!({"jobname": options["name"], "groupid": 0, "error": 0, "job options": options,
+        "read": read, "usr_cpu": 1.0, "sys_cpu": 2.0, "job_runtime": 1000})
 }
 
 fn moved(count: u64) -> Value {
@@ -385,7 +384,7 @@ fn both_directions_as_one_are_counted_once() {
     both["mixed"] = moved(100);
     let found = of(&[both]).found.remove(0);
     assert_eq!((shown(&found).requests, shown(&found).bytes), (Some(100), Some(409_600)));
-    let mut writes = job(json!({"rw": "randwrite", "unified_rw_reporting": "1"}), json!({}));
+    let mut writes = job(json!({"rw": "randwrite", "unified_rw_reporting": "1"}), Value::Null);
     writes["mixed"] = moved(100);
     let point = of(&[writes]).found.remove(0).0.point;
     assert_eq!((point.method.as_str(), point.read_percent), ("fio-psync", 0));

@@ -83,6 +83,12 @@ fn missing_columns_and_unclear_values_are_named() {
     assert!(
         why(sized, "block-size=bs (sectors),throughput=BW:GB/s").contains("is not a known unit")
     );
+    for (table, map) in [
+        ("bs_kb,BW\n64,1\n", "block-size=bs_kb"),
+        ("size,kIOPS\n64K,1\n", "block-size=size,iops=kIOPS"),
+    ] {
+        assert!(why(table, map).contains("give the unit after the column"), "{table}");
+    }
     let map = "block-size=\"bs (sectors)\":KiB,throughput=BW:GB/s,direction:=read";
     let found = of(sized, map);
     assert_eq!(found.unwrap().found[0].0.point.request_size, 8192);
