@@ -132,8 +132,12 @@ impl Measurer {
             // No call ended within the span. So each thread makes at least one, and all count.
             drop(ready);
             if load.rate.is_some() {
-                let failure = Failure::new(format!("no call was due within {time:.1?}"));
-                return Err(failure.hint("use a longer `--time`, or a higher `--rate`"));
+                // Calls that were due have a latency, whether they ended later or never began.
+                let (what, hint) = match ran.latencies.summary(true) {
+                    Some(_) => ("ended", "use a longer `--time`: storage or machine are slow"),
+                    None => ("was due", "use a longer `--time`, or a higher `--rate`"),
+                };
+                return Err(Failure::new(format!("no call {what} within {time:.1?}")).hint(hint));
             }
             let load = Load { end: End::AtLeast(time), warm_up: Duration::ZERO, ..load.clone() };
             return self.measure(&load, (lanes, Ok(())), peers);
@@ -479,6 +483,29 @@ mod tests {
         let (own, first) = both(&missing, [Duration::ZERO; 2]);
         assert!(own.unwrap_err().message.contains("missing"));
         assert_eq!(first.unwrap_err(), Failure::new(""), "it leaves the words to the other one");
+    }
+
+    #[test]
+    fn a_span_without_a_call_is_refused_for_its_reason() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let device = engine.device(&"sim:latency=2s".parse().unwrap()).unwrap();
+        let why = |device: Option<Arc<dyn Device>>, rate: f64| {
+            let load =
+                Load::reads(Method::Forebay(None), 4096, End::Time(Duration::from_millis(100)));
+            let warm_up = Duration::from_millis(if device.is_some() { 0 } else { 500 });
+            let load = Load { cache: Cache::Warm, rate: Some(rate), warm_up, ..load };
+            let region = Region { start: 0, len: 1 << 20 };
+            let lanes =
+                [Lane { path: path.clone(), region, device: device.clone(), ..Lane::default() }];
+            let all = Measurer::all(&engine, &[vec![device]], &Arc::default(), Most::NONE);
+            all[0].measure(&load, (&lanes, Ok(())), None).unwrap_err().message
+        };
+        // The only call of a low rate ends in the warm-up.
+        assert_eq!(why(None, 0.1), "no call was due within 100.0ms");
+        assert_eq!(why(device, 200.0), "no call ended within 100.0ms");
     }
 
     #[test]
