@@ -125,3 +125,24 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_buffers_of_the_host_share_one_piece_and_are_used_again() {
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let pool = Arc::new(Pool::default());
+        let take = |count| pool.take(&engine, None, (count, 5000)).unwrap();
+        let of = |places: &Places| {
+            let buffers = places.buffers.iter().flatten();
+            buffers.map(|buffer| (buffer.address(), buffer.len())).collect::<Vec<_>>()
+        };
+        let first = of(&take(3));
+        let start = first[0].0;
+        assert_eq!(first, [0, 8192, 16384].map(|at| (start + at, 5000)));
+        let second = of(&take(4));
+        assert!(second.len() == 4 && first.iter().all(|buffer| second.contains(buffer)));
+    }
+}

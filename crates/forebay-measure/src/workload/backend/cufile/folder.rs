@@ -33,3 +33,26 @@ pub(super) fn rule(command: &mut Command) -> Result<Folder> {
     command.env("CUFILE_ALLOW_COMPAT_MODE", "true").env("CUFILE_FORCE_COMPAT_MODE", "true");
     Ok(folder)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_it_stays() {
+        let mut command = Command::new("true");
+        let folder = rule(&mut command).unwrap();
+        let path = folder.path().to_owned();
+        fs::write(path.join("cufile.log"), "something").unwrap();
+        let settings = path.join("cufile.json");
+        let named = (OsStr::new("CUFILE_ENV_PATH_JSON"), Some(settings.as_os_str()));
+        assert!(command.get_envs().any(|variable| variable == named), "{command:?}");
+        let settings: serde_json::Value =
+            serde_json::from_slice(&fs::read(settings).unwrap()).unwrap();
+        assert_eq!(settings["properties"]["force_compat_mode"], true);
+        drop(folder);
+        assert!(!path.exists());
+    }
+}
