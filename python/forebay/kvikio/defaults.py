@@ -75,18 +75,23 @@ _SET_ALONE = {
 }
 """What KvikIO fixes with the first remote file; it accepts none of them in a ``with``."""
 
-_ALIASES = {
-    "num_threads": "thread_pool_nthreads",
+_VARIABLES = {
     "KVIKIO_NTHREADS": "thread_pool_nthreads",
     "KVIKIO_NUM_THREADS": "thread_pool_nthreads",
+    **{
+        f"KVIKIO_{name.upper()}": name
+        for name in _KNOWN
+        if name != "thread_pool_nthreads" and not name.startswith("remote_")
+    },
 }
+"""The settings that variables of the environment set."""
 
 _values: dict[str, Any] = {}
 """The settings from the environment and from calls."""
 
 
 def _name_of(name: str) -> str:
-    known = _ALIASES.get(name, name)
+    known = "thread_pool_nthreads" if name == "num_threads" else name
     if known not in _KNOWN:
         raise KeyError(f"unknown setting `{name}`: use num_threads, {', '.join(_KNOWN)}")
     return known
@@ -145,7 +150,7 @@ def notes() -> list[str]:
         for name in _values
         if _KNOWN[name][1] and not (name.startswith("auto_direct_io") and not direct_io())
     )
-    unread = (name for name in os.environ if name.startswith("KVIKIO_") and not _read_by(name))
+    unread = (name for name in os.environ if name.startswith("KVIKIO_") and name not in _VARIABLES)
     return [*idle, *(f"the variable `{shown(name)}` has no effect" for name in unread)]
 
 
@@ -165,19 +170,13 @@ def limits() -> dict[str, Any]:
     return options
 
 
-def _read_by(variable: str) -> str | None:
-    """The setting that a variable of the environment sets."""
-    name = _ALIASES.get(variable, variable.removeprefix("KVIKIO_").lower())
-    return name if name in _KNOWN and not name.startswith("remote_") else None
-
-
 def _begin(environment: Mapping[str, str]) -> None:
     found: dict[str, tuple[str, Any]] = {}
-    for variable, text in environment.items():
-        if not variable.startswith("KVIKIO_") or (name := _read_by(variable)) is None:
+    for variable, name in _VARIABLES.items():
+        if variable not in environment:
             continue
         try:
-            value = _checked(name, parsed(text, _KNOWN[name][0]))
+            value = _checked(name, parsed(environment[variable], _KNOWN[name][0]))
         except ValueError as error:
             why = shown(error).removeprefix(f"`{name}` ")
             raise ValueError(f"the variable `{variable}` {why}") from None

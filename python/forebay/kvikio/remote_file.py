@@ -48,7 +48,8 @@ class RemoteFile:
     @classmethod
     def open(cls, *which: Any, **named: Any) -> RemoteFile:
         """Not offered."""
-        _refuse(f"open `{'/'.join(map(str, (*which, *named.values())))}`")
+        words = [text for text in (*which, *named.values()) if isinstance(text, str)]
+        _refuse(f"open `{'/'.join(words)}`")
 
     open_http = open_s3 = open_s3_url = open_s3_public = open_webhdfs = open
 

@@ -167,6 +167,17 @@ def test_a_variable_that_makes_no_sense_is_named(variables: dict[str, str], prin
     assert all(name in last for name in variables)
 
 
-def test_a_variable_that_nothing_reads_is_noted() -> None:
-    done = environment("print(defaults.notes())", KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE="1")
-    assert "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE" in done.stdout
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE",
+        "KVIKIO_THREAD_POOL_NTHREADS",
+        "KVIKIO_REMOTE_IO_NUM_REACTORS",
+        "KVIKIO_Task_Size",
+    ],
+)
+def test_a_variable_that_nothing_reads_is_noted(variable: str) -> None:
+    done = environment("print(defaults.notes())", **{variable: "1"})
+    assert f"the variable `{variable}` has no effect" in done.stdout
+    with pytest.raises(KeyError, match="unknown setting"):
+        defaults.set(variable, 1)
