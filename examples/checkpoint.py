@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/checkpoint.py FOLDER
 
-The format is that of torch.distributed.checkpoint: torch reads and writes these folders, too.
+Needs torch. The format is that of torch.distributed.checkpoint: torch reads and writes these folders, too.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     python examples/data_loader.py
 
-Records of one size lie in files without headers. Batches are read ahead during the computation.
+Needs torch. Records of one size lie in files without headers. Batches are read ahead during the computation.
 """
 
 import tempfile

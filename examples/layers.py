@@ -1,6 +1,8 @@
 """Runs a model that is larger than its GPU memory: the next layer loads during the computation.
 
     python examples/layers.py
+
+Needs torch.
 """
 
 import tempfile

@@ -15,7 +15,7 @@ from conftest import program
 from forebay.blocks import COUNTERS
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["docs/python.md", "docs/layers.md", "docs/models.md", "docs/kvikio.md"]
+NAMES = ["docs/models.md", "docs/python.md", "docs/layers.md", "docs/kvikio.md"]
 NAMES += ["docs/kv-cache.md", "docs/serve.md", "README.md"]
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
 """What `torchrun` would say to the only process of a group."""
