@@ -88,6 +88,13 @@ def test_remote_files_are_refused_in_words(open_it: object) -> None:
     assert isinstance(caught.value, RuntimeError)
 
 
+def test_a_refused_remote_file_is_named_without_other_arguments() -> None:
+    with pytest.raises(NotImplementedError, match="cannot open `bucket/key`:"):
+        kvikio.RemoteFile.open_s3("bucket", "key", 100)
+    with pytest.raises(NotImplementedError, match="cannot open `http://host/file`:"):
+        kvikio.RemoteFile.open_http("http://host/file", nbytes=None)
+
+
 def test_codecs_are_refused_in_words() -> None:
     with pytest.raises(ImportError, match=r"kvikio\.numcodecs"):
         import forebay.kvikio.numcodecs  # noqa: F401
