@@ -238,6 +238,7 @@ def test_a_result_is_a_plain_dictionary_in_every_way(tmp_path: Path) -> None:
         assert agree(torch.load(stream, weights_only=True), tensors())
     torch.save(ours.load_file(path), tmp_path / "saved.pt")
     code = """
+import sys
 sys.modules["forebay"] = None
 import torch
 print(sorted(torch.load(sys.argv[1], weights_only=True)))
