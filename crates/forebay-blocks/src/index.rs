@@ -7,7 +7,6 @@
 //! use, for all processes.
 
 use std::array;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
@@ -31,9 +30,6 @@ const BUCKET: usize = WAYS * RECORD;
 const ENTRY: u64 = 32;
 /// The header lies twice in the first page.
 const HEADERS: [u64; 2] = [0, PAGE / 2];
-/// Offset of the counters of changes, a counter per group of pages of buckets.
-const CHANGES: u64 = 1024;
-const GROUPS: usize = 128;
 const HEADER: usize = 11 * 8;
 /// How often a record or a header that is being changed is read. A change is shorter than a read;
 /// what stays wrong was damaged.
@@ -241,37 +237,6 @@ impl Index {
         let Entry { key: [one, two], at } = entry;
         let bytes = [one, two, at].map(u64::to_le_bytes);
         self.file.write_all_at(bytes.as_flattened(), PAGE + number % self.blocks * ENTRY)
-    }
-
-    /// The number of changes per group of pages, which is odd during a change.
-    pub(crate) fn changes(&self, wait: Wait) -> io::Result<[u64; GROUPS]> {
-        let mut bytes = [0; 8 * GROUPS];
-        self.read_or_restore(wait, &mut bytes, CHANGES)?;
-        Ok(array::from_fn(|group| word(&bytes, group)))
-    }
-
-    /// The group of a key's page.
-    pub(crate) fn group(&self, key: Name) -> usize {
-        usize::try_from(self.offsets(key)[0] / PAGE % GROUPS as u64).expect("a small number")
-    }
-
-    /// Runs a change of keys' records, under the lock, and counts it before and after: a process
-    /// may be killed during the change.
-    pub(crate) fn change<T>(
-        &self,
-        keys: impl Iterator<Item = Name>,
-        change: impl FnOnce() -> io::Result<T>,
-    ) -> io::Result<T> {
-        let mut changes = self.changes(Wait::ForDrive)?;
-        let groups: BTreeSet<_> = keys.map(|key| self.group(key)).collect();
-        let mut count = |count: fn(u64) -> u64| {
-            groups.iter().for_each(|&group| changes[group] = count(changes[group]));
-            self.file.write_all_at(changes.map(u64::to_le_bytes).as_flattened(), CHANGES)
-        };
-        count(|before| before.wrapping_add(1) | 1)?;
-        let changed = change()?;
-        count(|during| during.wrapping_add(1))?;
-        Ok(changed)
     }
 
     fn read(&self, wait: Wait, bytes: &mut [u8], offset: u64) -> io::Result<()> {

@@ -157,8 +157,7 @@ impl Volume {
             evicted += inserted.unwrap_or(0);
             Ok(inserted.map_or(Published::There, |_| Published::Stored))
         };
-        let keys = blocks.iter().map(|it| it.record.key);
-        let published = self.index.change(keys, || blocks.iter().map(publish).collect())?;
+        let published = blocks.iter().map(publish).collect::<io::Result<_>>()?;
         Ok((published, evicted))
     }
 
@@ -170,8 +169,7 @@ impl Volume {
     ) -> io::Result<Vec<bool>> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
-        let remove = |&key: &Name| self.index.remove(&header, key, &unwanted);
-        self.index.change(keys.iter().copied(), || keys.iter().map(remove).collect())
+        keys.iter().map(|&key| self.index.remove(&header, key, &unwanted)).collect()
     }
 
     /// Removes all blocks, and gives their space back.

@@ -176,12 +176,11 @@ impl Root {
     /// Looks whether a block is stored, without waiting for the drive; `None` if that is unknown.
     pub(crate) fn look_at_once(&self) -> impl Fn(&Key) -> Option<bool> {
         let (volume, is_good) = (self.current(), self.loads.is_good());
-        let changes = volume.index.changes(Wait::Never).ok(); // before the header
         let header = self.header_at_once(&volume);
-        move |key| match is_good {
-            true => volume.look(changes.as_ref()?, header.as_ref()?, key.name()).ok(),
-            false => Some(false),
-        }
+        let find = move |key: &Key| {
+            volume.index.find(header.as_ref()?, key.name(), Wait::Never, |_| true).ok()
+        };
+        move |key| if is_good { find(key).map(|it| it.is_some()) } else { Some(false) }
     }
 
     /// The header of open files, if it is known without waiting for the drive.

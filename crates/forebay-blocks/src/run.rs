@@ -244,10 +244,7 @@ impl Part<'_> {
         for (&item, record) in items.iter().zip(records) {
             match record {
                 Some(record) => found.push(Moved::new(item, record, None)),
-                None => {
-                    self.volume.forget(self.work.items[item].key.name());
-                    self.work.end(item, End::Not(Why::Absent));
-                }
+                None => self.work.end(item, End::Not(Why::Absent)),
             }
         }
         found.sort_unstable_by_key(|found| found.record.place);

@@ -238,8 +238,7 @@ impl Store {
     pub fn exists(&self, keys: &[Key]) -> Batch {
         let work = self.work(Kind::Exists, without_memory(keys));
         // What is in memory needs no thread.
-        let found = if self.home.is_here() { self.find_at_once(keys) } else { Vec::new() };
-        for (item, found) in found.into_iter().enumerate() {
+        for (item, found) in self.find_at_once(keys).into_iter().enumerate() {
             let Some(found) = found else { continue };
             work.end(item, if found { End::Done } else { End::Not(Why::Absent) });
         }
@@ -249,6 +248,9 @@ impl Store {
     /// Which blocks are stored, as far as that is known without waiting for a drive.
     #[must_use]
     pub fn find_at_once(&self, keys: &[Key]) -> Vec<Option<bool>> {
+        if !self.home.is_here() {
+            return vec![None; keys.len()]; // the locks are the parent's
+        }
         let looks: Vec<_> = self.lanes.iter().map(|lane| lane.root.look_at_once()).collect();
         keys.iter().map(|key| looks[lane_of(&self.lanes, key)](key)).collect()
     }

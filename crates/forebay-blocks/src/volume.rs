@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use forebay::error::Operation;
 use forebay::{Engine, Error, OpenOptions, Result};
-use forebay_base::lock::Lock;
 use forebay_base::random::random;
 use forebay_base::units::format_size;
 use rustix::io::Errno;
@@ -17,18 +16,15 @@ use rustix::io::Errno;
 use crate::failure::{errno, failed, refused};
 use crate::files;
 use crate::index::{Entry, Header, Index, PAGE, Record, Wait, padded};
-use crate::key::Name;
 use crate::locks::Share;
 use crate::log::Policy;
 
 /// The first line of the file `format`.
-const FORMAT: &str = "forebay blocks 4";
+const FORMAT: &str = "forebay blocks 3";
 /// How long to wait for a process that makes the root.
 const MADE_IN: Duration = Duration::from_secs(5);
 /// Bytes of the capacity per block that the index can hold.
 const BYTES_PER_BLOCK: u64 = 16 << 10;
-/// Lookups that are kept in memory, of 96 bytes.
-const KNOWN: usize = 16 << 10;
 
 /// Which blocks are evicted, and when they expire.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,8 +71,6 @@ pub(crate) struct Volume {
     pub(crate) locks: Share,
     pub(crate) uses: Uses,
     pub(crate) policy: Policy,
-    /// Results of lookups with their keys, and the number of changes of the key's group before.
-    known: Lock<Vec<(Name, u64, Option<Record>)>>,
 }
 
 /// How often blocks were used, by their numbers in the log: a byte per block in `/dev/shm`, which
@@ -133,8 +127,7 @@ impl Volume {
         drop(setup);
         index.ttl = eviction.ttl;
         let (path, uses, policy) = (path.into(), Uses::open(id), eviction.policy);
-        let known = Lock::new(vec![Default::default(); KNOWN]);
-        Ok(Self { path, id, shape, data, index, locks, uses, policy, known })
+        Ok(Self { path, id, shape, data, index, locks, uses, policy })
     }
 
     /// Device and number of the file that keeps processes apart.
@@ -166,29 +159,6 @@ impl Volume {
         self.index.all(&header, add).map(|()| sum)
     }
 
-    /// Whether a block is stored, without waiting for the drive. `changes` were read before the
-    /// header: a change that the header or the buckets already show counts afterwards.
-    pub(crate) fn look(&self, changes: &[u64], header: &Header, key: Name) -> io::Result<bool> {
-        let change = changes[self.index.group(key)];
-        let (known, at, record) = self.known.lock()[slot(key)];
-        if known == key
-            && at == change
-            && record.is_none_or(|record| self.index.has(header, &record))
-        {
-            return Ok(record.is_some());
-        }
-        let record = self.index.find(header, key, Wait::Never, |_| true)?;
-        if change.is_multiple_of(2) {
-            self.known.lock()[slot(key)] = (key, change, record);
-        }
-        Ok(record.is_some())
-    }
-
-    /// Forgets a lookup: the index is without a record of the key, which may have been damaged.
-    pub(crate) fn forget(&self, key: Name) {
-        self.known.lock()[slot(key)] = Default::default();
-    }
-
     /// Makes all that was written durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         rustix::fs::fdatasync(self.data.descriptor())?;
@@ -207,11 +177,6 @@ impl Drop for Volume {
             let _ = fs::remove_file(path);
         }
     }
-}
-
-/// Where the lookup of a key is kept.
-fn slot(key: Name) -> usize {
-    usize::try_from(key[0] % KNOWN as u64).expect("a small number")
 }
 
 /// A root's number; `None` if it is not made yet. Refuses a folder with files that are not a

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_blocks::{Block, End, Policy, RootStatistics, Store, Why};
+use lab::fork::{Side, fork};
 use lab::seeds::{Dice, index};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stores::{MIB, content, engine, get, key, memory, options, set, source, target};
@@ -352,6 +353,7 @@ fn old_blocks_are_not_found_and_are_written_again() {
     let store = Store::open(&engine, &options).unwrap();
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
     thread::sleep(Duration::from_millis(400));
+    assert_eq!(store.find_at_once(&[key(&store, 1)]), [Some(false)]);
     assert_eq!(get(&engine, &store, 1, 5000), Err(Why::Absent));
     assert_eq!(store.exists(&[key(&store, 1)]).wait(), [End::Not(Why::Absent)]);
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
@@ -453,9 +455,11 @@ fn folders_of_others_are_left_alone() {
         fs::create_dir(&root).unwrap();
     };
     fs::create_dir(&root).unwrap();
-    // An earlier layout.
-    fs::write(root.join("format"), "forebay blocks 1\nroot 1\ncapacity 67108864\n").unwrap();
-    refused("another version of Forebay made it");
+    // Earlier layouts.
+    for text in ["forebay blocks 1\nroot 1\ncapacity 67108864\n", "forebay blocks 2\nroot 1\n"] {
+        fs::write(root.join("format"), text).unwrap();
+        refused("another version of Forebay made it");
+    }
     fs::write(root.join("format"), "mine").unwrap();
     refused("choose another folder");
     fs::write(root.join("data"), "mine").unwrap();
@@ -657,7 +661,7 @@ fn lookups_of_all_stores_follow_every_change() {
             assert_eq!(store.find_at_once(&keys), there.map(Some));
         }
     }
-    // Records that vanish from the index: a lookup is right again after the first miss.
+    // Records that vanish from the index.
     for number in 0..40 {
         assert!(set(&engine, &stores[0], number, 5000).is_good());
     }
@@ -673,6 +677,49 @@ fn lookups_of_all_stores_follow_every_change() {
     assert_eq!(stores[0].find_at_once(&keys), [Some(false); 40]);
     assert_eq!(set(&engine, &stores[0], 1, 5000), End::Done);
     assert_eq!(stores[0].find_at_once(&keys[1..2]), [Some(true)]);
+}
+
+#[test]
+fn lookups_follow_changes_that_leave_their_records() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let open = || Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    let stores = [open(), open()];
+    let keys: Vec<_> = (0..40).map(|number| key(&stores[0], number)).collect();
+    (0..40).for_each(|number| assert_eq!(set(&engine, &stores[0], number, 5000), End::Done));
+    stores.iter().for_each(|store| assert_eq!(store.find_at_once(&keys), [Some(true); 40]));
+    // The log overwrites them.
+    (40..110).for_each(|number| assert_eq!(set(&engine, &stores[0], number, 1 << 20), End::Done));
+    stores.iter().for_each(|store| assert_eq!(store.find_at_once(&keys), [Some(false); 40]));
+    // A second store notices that the index was made anew.
+    let cut = || fs::File::options().write(true).open(folder.path().join("index"))?.set_len(0);
+    let remade = |store| assert_eq!(get(&engine, store, 0, 5000), Err(Why::Absent));
+    cut().unwrap();
+    remade(&stores[0]);
+    assert_eq!(set(&engine, &stores[0], 1, 5000), End::Done);
+    assert_eq!(stores[0].delete(&keys[1..2]).wait(), [End::Done]);
+    assert_eq!(stores[1].find_at_once(&keys[1..2]), [Some(false)]);
+    cut().unwrap();
+    remade(&stores[0]);
+    for len in [5000, 6000] {
+        assert_eq!(set(&engine, &stores[0], 1, len), End::Done);
+    }
+    assert_eq!(stores[1].find_at_once(&keys[1..2]), [Some(true)]);
+}
+
+#[test]
+fn a_forked_child_finds_nothing() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let store = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    assert_eq!(set(&engine, &store, 1, 5000), End::Done);
+    let keys = [key(&store, 1)];
+    assert_eq!(store.find_at_once(&keys), [Some(true)]);
+    match fork() {
+        Side::Child(child) => child.run(|_| {
+            assert_eq!(store.find_at_once(&keys), [None]);
+            assert_eq!(store.exists(&keys).wait(), [End::Not(Why::Forked)]);
+        }),
+        Side::Parent(child) => child.finish(),
+    }
 }
 
 #[test]
