@@ -213,7 +213,7 @@ fn an_index_on_a_hanging_drive_costs_its_own_blocks() {
     let engine = engine();
     let roots = vec![root(drive.path(), 64 * MIB), root(folder.path(), 64 * MIB)];
     let mut options = Options::new(roots);
-    options.timeout = Duration::from_millis(500);
+    options.timeout = Duration::from_secs(2); // the other root answers in time on a busy machine
     let store = Store::open(&engine, &options).unwrap();
     (0..40).for_each(|number| assert_eq!(set(&engine, &store, number, LEN), End::Done));
     store.sync().unwrap();
@@ -228,16 +228,16 @@ fn an_index_on_a_hanging_drive_costs_its_own_blocks() {
         let is_done = |ends: &[End]| ends.iter().map(|it| *it == End::Done).collect::<Vec<_>>();
         assert_eq!(is_done(&read), is_done(&found));
         assert!(read.contains(&End::Done));
-        started.elapsed() > Duration::from_millis(400)
+        started.elapsed() > Duration::from_millis(1900)
     };
     // Its threads hang in the kernel. Once that is known, few calls try it again.
     let first = Instant::now();
     while is_slow() {
-        assert!(first.elapsed() < Duration::from_secs(5), "each call waits for the drive");
+        assert!(first.elapsed() < Duration::from_secs(20), "each call waits for the drive");
     }
     let known = Instant::now();
     let mut slow = 0;
-    while known.elapsed() < Duration::from_secs(7) {
+    while known.elapsed() < Duration::from_secs(9) {
         slow += u32::from(is_slow());
         std::thread::sleep(Duration::from_millis(10));
     }
