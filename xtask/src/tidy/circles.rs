@@ -1,4 +1,4 @@
-//! Imports between files of the engine, the measuring core and the command make no circles.
+//! Imports between files of a package make no circles.
 //!
 //! An import leads to the file that declares its name, through the modules that export it again. A
 //! `pub use` is no import of its own: it gives a name, and uses nothing. Tests are excluded.
@@ -12,8 +12,15 @@ use syn::{Item, UseTree, Visibility};
 
 use super::{Breach, Source};
 
-const PACKAGES: [&str; 3] =
-    ["crates/forebay/src/", "crates/forebay-measure/src/", "crates/forebay-cli/src/"];
+const PACKAGES: [&str; 7] = [
+    "crates/forebay/src/",
+    "crates/forebay-topology/src/",
+    "crates/forebay-evidence/src/",
+    "crates/forebay-doctor/src/",
+    "crates/forebay-layers/src/",
+    "crates/forebay-measure/src/",
+    "crates/forebay-cli/src/",
+];
 
 /// Words that begin an item; the first seven stand before a declared name.
 const STARTS: [&str; 13] = [
