@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from . import _access, _process
@@ -120,13 +120,16 @@ class Turn:
         The wait is bounded: every user who may read a folder may lock it. File systems without
         locks of folders do without, so two saves may begin and end at the same moment there.
         """
-        with ExitStack() as stack:
-            is_locked = False
-            with suppress(PermissionError):  # the folder cannot be listed
-                folder = Descriptor(self._folder or ".", os.O_RDONLY | os.O_DIRECTORY)
-                number = stack.enter_context(folder)
-                is_locked = _locked(number, time.monotonic() + _LOCK_S)
-            yield is_locked
+        folder = None
+        with suppress(PermissionError):  # the folder cannot be listed
+            folder = Descriptor(self._folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        if folder is None:
+            yield False
+            return
+        # Not by an `ExitStack`: if it is interrupted, a cycle of references keeps the caller's
+        # objects, which then remove their files late.
+        with folder as number:
+            yield _locked(number, time.monotonic() + _LOCK_S)
 
     def close(self) -> None:
         """Ends the turn."""

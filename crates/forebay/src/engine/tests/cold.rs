@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::file::Residency;
 use crate::plan::Reason;
 use crate::queue::sections_of_this_thread;
 use crate::transfer::{Completions, Outcome, Reaper as _};
@@ -152,9 +153,16 @@ fn a_file_that_was_resident_is_read_from_its_drive_again() {
         }
         assert!(cold.file.handle.is_warm());
         // Evicted by another process, as far as this handle is concerned.
-        cold.engine.open(cold.file.path()).unwrap().evict().unwrap();
-        once(LEN as u64 / 2); // right, and has the kernel read ahead
-        assert!(!cold.file.handle.is_warm());
+        let other = cold.engine.open(cold.file.path()).unwrap();
+        // A busy kernel keeps pages for a while, longer than `evict` waits.
+        let is_gone = |_| matches!(other.evict().unwrap(), Residency::Known { resident: 0, .. });
+        assert!((0..50).any(is_gone), "{:?}", other.evict().unwrap());
+        // The kernel reads ahead of a read that does not wait: a fast drive has the bytes in time.
+        let is_missed = |part| {
+            once(part * LEN as u64 / 16);
+            !cold.file.handle.is_warm()
+        };
+        assert!((8..16).any(is_missed));
         assert_eq!(once(8192), Reason::NotResident, "{gpu:?} {starts}");
     }
 }
