@@ -239,7 +239,7 @@ def _sweep(
             samples = all_ways.run(given.rounds, given.passes, warm=warm, cold=cold)
             from_drive = part_from_drive(given.source, given.layers)
             wanted = Point(given.order, given.layers, given.layer_bytes, tokens, from_drive)
-            point = summed_up(wanted, samples, {name: way.rooms for name, way in ways.items()})
+            point = summed_up(wanted, samples, {name: way.buffers_used for name, way in ways.items()})
             there, back = (shape.operations(tokens, backward=way) for way in (False, True))
             point["operations"] = given.layers * (there + (back if backward else 0))
             point["allocations"] = all_ways.allocations

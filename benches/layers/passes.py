@@ -80,9 +80,9 @@ def middle(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
 
 
 def summed_up(
-    point: Point, samples: dict[str, list[Sample]], rooms: dict[str, int]
+    point: Point, samples: dict[str, list[Sample]], buffers: dict[str, int]
 ) -> dict[str, Any]:
-    """The results of one number of tokens; ``rooms`` is each method's layers on the GPU."""
+    """The results of one number of tokens; ``buffers`` are the layers that each method holds on the GPU."""
     taken = theory.turns(point.order, point.layers)
     alone, raw = samples["compute"], samples.get("raw")
     link = middle(samples["transfer"], lambda sample: sample.wall_s) / len(taken)
@@ -98,7 +98,7 @@ def summed_up(
 
     def line(name: str, drive: float | None) -> theory.Pass:
         compute = _least(point, work, samples[name], alone)
-        return theory.line(point.order, compute, transfer(name, drive), point.layers, rooms[name])
+        return theory.line(point.order, compute, transfer(name, drive), point.layers, buffers[name])
 
     def over_line(name: str, found: Sequence[Sample]) -> float:
         """Compares each pass with the plain reads of its round: a drive's rate changes."""

@@ -33,17 +33,17 @@ class Raw:
         self._flags = os.O_RDONLY | _direct(path)
         # Kept between reads: a read to memory that was just used can be faster. So new memory would
         # be another limit each time (docs/internals.md#layers).
-        self._rooms: dict[Kind, list[memoryview]] = {}
+        self._buffers: dict[Kind, list[memoryview]] = {}
         self.tried: dict[Kind, list[float]] = {}
         for kind in KINDS:
             self.tried[kind] = [self.read(layers, kind)]
-            self._rooms.clear()  # all kinds together would take half a gigabyte
+            self._buffers.clear()  # all kinds together would take half a gigabyte
         likely = sorted(KINDS, key=lambda kind: self.tried[kind][0])[:_LIKELY]
         for _ in range(_AGAIN):
             for kind in likely:
                 self.tried[kind].append(self.read(layers, kind))
         self.kind = min(likely, key=lambda kind: median(self.tried[kind]))
-        self._rooms = {self.kind: self._rooms[self.kind]}
+        self._buffers = {self.kind: self._buffers[self.kind]}
 
     @property
     def is_direct(self) -> bool:
@@ -76,11 +76,11 @@ class Raw:
         ]
         todo.reverse()
         failed: list[Exception] = []
-        if kind not in self._rooms:
-            self._rooms[kind] = [_room(piece) for _ in range(threads)]
+        if kind not in self._buffers:
+            self._buffers[kind] = [_buffer(piece) for _ in range(threads)]
         workers = [
-            threading.Thread(target=self._work, args=(todo, room, failed))
-            for room in self._rooms[kind]
+            threading.Thread(target=self._work, args=(todo, buffer, failed))
+            for buffer in self._buffers[kind]
         ]
         began = time.perf_counter()
         for worker in workers:
@@ -93,7 +93,7 @@ class Raw:
         return took
 
     def _work(
-        self, todo: list[tuple[int, int]], room: memoryview, failed: list[Exception]
+        self, todo: list[tuple[int, int]], buffer: memoryview, failed: list[Exception]
     ) -> None:
         try:
             with _opened(self._path, self._flags) as file:
@@ -102,29 +102,29 @@ class Raw:
                         offset, size = todo.pop()
                     except IndexError:  # another thread was faster
                         return
-                    self._fill(file, room[:size], offset)
+                    self._fill(file, buffer[:size], offset)
         except Exception as error:
             failed.append(error)
 
-    def _fill(self, file: int, room: memoryview, offset: int) -> None:
+    def _fill(self, file: int, buffer: memoryview, offset: int) -> None:
         done = 0
-        while done < len(room):
-            got = os.preadv(file, [room[done:]], offset + done)
+        while done < len(buffer):
+            got = os.preadv(file, [buffer[done:]], offset + done)
             if not got:
                 place = f"`{self._path}` at {offset + done}"
                 raise OSError(f"cannot read {place}: it ends there")
             done += got
 
 
-def _room(size: int) -> memoryview:
+def _buffer(size: int) -> memoryview:
     """Populated memory of `size` bytes, on huge pages if the kernel has them."""
     memory = mmap.mmap(-1, size + _HUGE)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _HUGE
-    room = memoryview(memory)[start : start + size]
-    room[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
-    return room
+    buffer = memoryview(memory)[start : start + size]
+    buffer[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
+    return buffer
 
 
 @contextmanager

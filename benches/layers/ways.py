@@ -23,8 +23,8 @@ class Way(ABC):
     name: ClassVar[str]
     #: The layers whose bytes are verified before the measurement.
     checked: ClassVar[str] = "every layer"
-    #: How many layers it holds on the GPU at once.
-    rooms: int = 2
+    #: Layers on the GPU at the same time.
+    buffers_used: int = 2
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         self.model, self.source, self.device, self.buffers = model, source, device, buffers
@@ -49,7 +49,7 @@ class Way(ABC):
         """Releases its memory and its files."""
 
 
-_TOLD = (
+_SUMMED = (
     "compute_s",
     "stall_s",
     "transfer_s",
@@ -75,7 +75,7 @@ class Forebay(Way):
         # Room for the padding of all layers, but never for one more layer.
         each = model.nbytes + min(1 << 20, model.nbytes // count)
         whole = count * each
-        # Each source has one budget at most: no layer may come from elsewhere.
+        # The other budgets are 0, so that every layer comes from this source.
         budgets: dict[str, Any] = {
             "gpu_budget": buffers * model.nbytes,
             "host_budget": {"pinned": whole, "half": len(pinned) * each}.get(source, 0),
@@ -88,7 +88,7 @@ class Forebay(Way):
             stream=0,
             **budgets,
         )
-        self.rooms = self._stream.buffers
+        self.buffers_used = self._stream.buffers
 
     def run(
         self,
@@ -103,7 +103,7 @@ class Forebay(Way):
 
     def statistics(self) -> dict[str, float]:
         passes = self._stream.statistics()["passes"]
-        return {name: sum(found.get(name, 0) for found in passes) for name in _TOLD}
+        return {name: sum(found.get(name, 0) for found in passes) for name in _SUMMED}
 
     def close(self) -> None:
         self._stream.close()
@@ -131,7 +131,7 @@ class Pinned(Way):
                 self._held[layer] = held
         self.copies = torch.cuda.Stream(device)
         self._buffers = [
-            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(self.rooms)
+            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(self.buffers_used)
         ]
 
     def layer(self, layer: int) -> int:
@@ -144,8 +144,8 @@ class Pinned(Way):
         stream: torch.cuda.Stream,
         use: Callable[[int, torch.Tensor], None],
     ) -> None:
-        freed: list[torch.cuda.Event | None] = [None] * self.rooms
-        for layer, turn in zip(layers, plan(layers, self.rooms), strict=True):
+        freed: list[torch.cuda.Event | None] = [None] * self.buffers_used
+        for layer, turn in zip(layers, plan(layers, self.buffers_used), strict=True):
             buffer, before = self._buffers[turn.buffer], freed[turn.buffer]
             if turn.read:
                 with torch.cuda.stream(self.copies):
@@ -192,7 +192,7 @@ class MappedFile(Way):
         ]
         self._copies = torch.cuda.Stream(device)
         self._buffers = [
-            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(self.rooms)
+            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(self.buffers_used)
         ]
 
     def run(
@@ -201,7 +201,7 @@ class MappedFile(Way):
         stream: torch.cuda.Stream,
         use: Callable[[int, torch.Tensor], None],
     ) -> None:
-        planned = plan(layers, self.rooms)
+        planned = plan(layers, self.buffers_used)
         reads = [layer for layer, turn in zip(layers, planned, strict=True) if turn.read]
         ready: Queue[int] = Queue()
         empty: Queue[torch.cuda.Event | None] = Queue()
@@ -219,7 +219,7 @@ class MappedFile(Way):
 
         filler = Thread(target=fill)
         filler.start()
-        freed: list[torch.cuda.Event | None] = [None] * self.rooms
+        freed: list[torch.cuda.Event | None] = [None] * self.buffers_used
         for layer, turn in zip(layers, planned, strict=True):
             if turn.read:
                 place, before = ready.get(), freed[turn.buffer]

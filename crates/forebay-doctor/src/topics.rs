@@ -71,17 +71,17 @@ topics! {
     BAR1 = "bar1":
         "other PCI devices reach the GPU's memory through this range, and no more at once";
     IOMMU = "iommu":
-        "an IOMMU that translates sends what goes between two devices by way of the processor, or \
-         refuses it";
+        "a translating IOMMU routes transfers between two devices through the processor, or \
+         refuses them";
     ACS = "acs":
-        "bridges that redirect send what goes between two devices below them up to the processor";
+        "bridges with redirection route transfers between devices below them through the processor";
     LINK = "link":
         "a link with fewer lanes or at a lower speed than both its ends can bounds every transfer";
     DISTANCE = "distance":
         "bytes between two devices below one switch do not pass the processor";
     NVIDIA_FS_PEERS = "nvidia_fs_peers":
-        "nvidia-fs lends a GPU's memory to the nearest device; past a root port every byte goes \
-         by way of the processor";
+        "nvidia-fs lends a GPU's memory to the nearest device; past a root port every byte \
+         crosses the processor";
     CUFILE_JSON = "cufile_json":
         "cuFile takes its settings from this file, and its defaults without one";
     CUFILE_P2PDMA = "cufile_p2pdma":

@@ -1,5 +1,5 @@
-//! The settings of a point. The names of each, its place in a point, and how it is parsed and shown
-//! are defined here alone. Pure.
+//! The settings of a point. Their names, places in a point, parsers and texts are defined here
+//! alone. Pure.
 
 use std::str::FromStr;
 
@@ -27,13 +27,13 @@ pub enum Field {
     Cache,
     /// The memory.
     Target,
-    /// Bytes of one I/O.
+    /// Bytes of an I/O.
     BlockSize,
-    /// Concurrent I/Os of each thread.
+    /// Concurrent I/Os per thread.
     Depth,
-    /// I/Os in one call.
+    /// I/Os per call.
     Batch,
-    /// Threads for each target.
+    /// Threads per target.
     Threads,
     /// Files that the threads share.
     Files,

@@ -147,7 +147,8 @@ impl Engine {
     /// A write of many pieces of `sources`, all of them on one GPU or on the host, to files: to the
     /// page cache, as in [`File::write`], or to the drive if that is required ([`Request::sync`]).
     /// Copies from scattered places on a GPU are batched, and adjacent pieces of a file are then
-    /// one request; from the host each piece is one. Each file is written by one thread at a time.
+    /// one request; pieces of host memory are separate requests. A file is written by a single
+    /// thread at a time.
     ///
     /// If pieces overlap in a file, it holds bytes of either.
     ///

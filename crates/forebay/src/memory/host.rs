@@ -337,7 +337,7 @@ pub(crate) fn nodes_of(address: u64, len: u64) -> Result<Vec<u32>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::nodes_of;
+    use crate::memory::node_tests::assert_on;
     use forebay_topology::System;
 
     #[test]
@@ -351,12 +351,7 @@ mod tests {
                 println!("skipped: no processor of node {number} may be used");
                 continue;
             }
-            match nodes_of(memory.address(), LEN as u64) {
-                Ok(found) => assert!(found.iter().all(|&other| other == number), "{number}"),
-                Err(errno) => {
-                    println!("skipped: the system does not report where pages lie: {errno}")
-                }
-            }
+            assert_on(&memory, number);
         }
     }
 

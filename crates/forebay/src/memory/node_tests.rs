@@ -5,6 +5,14 @@ use rustix::thread::CpuSet;
 use super::{HostMemory, Node, nodes_of};
 use forebay_topology::System;
 
+/// Asserts that all pages of `memory` are on this node.
+pub(super) fn assert_on(memory: &HostMemory, number: u32) {
+    match nodes_of(memory.address(), memory.len() as u64) {
+        Ok(found) => assert!(found.iter().all(|&other| other == number), "{number}"),
+        Err(errno) => println!("skipped: the system does not report where pages lie: {errno}"),
+    }
+}
+
 #[test]
 fn memory_is_on_the_requested_node() {
     const LEN: usize = 24 << 20;
@@ -20,12 +28,7 @@ fn memory_is_on_the_requested_node() {
             println!("skipped: node {number}: {errno}");
             continue;
         }
-        match nodes_of(memory.address(), LEN as u64) {
-            Ok(found) => assert!(found.iter().all(|&other| other == number), "{number}"),
-            Err(errno) => {
-                println!("skipped: the system does not report where pages lie: {errno}")
-            }
-        }
+        assert_on(&memory, number);
     }
 }
 

@@ -188,9 +188,9 @@ fn a_replaced_file_that_is_open_is_read_as_it_was() {
     let opened = rig.engine.open(rig.path()).expect("it opens");
     opened.read(&mut buffer).options(direct_only()).run().expect("the new one");
     assert!(bytes_of(&buffer) == bytes);
-    // Cut where it stands: what is left is read, and there is nothing to go straight for.
+    // Truncated in place to less than a unit: the rest is read, and none of it directly.
     fs::File::options().write(true).open(rig.path()).expect("it opens").set_len(100).expect("cut");
-    let whole = opened.read(&mut buffer).run().expect("what is left");
+    let whole = opened.read(&mut buffer).run().expect("the first 100 bytes");
     assert_eq!((whole.bytes, bytes_by(&whole, Route::Direct)), (100, 0));
     let error =
         opened.read(&mut buffer).options(direct_only()).run().expect_err("no unit").to_string();
