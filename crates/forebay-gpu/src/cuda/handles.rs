@@ -16,6 +16,10 @@ use forebay_base::lock::Lock;
 /// Handles of one kind that can be alive at once on one device.
 const SLOTS: u64 = 4096;
 
+/// Distance of slots that are used in succession. Threads with a stream each then write different
+/// cache lines.
+const STRIDE: u64 = 128 / size_of::<Slot>() as u64;
+
 /// Bits of a slot's state that count the calls in progress.
 const CALLS: u64 = 0xFFFF;
 /// Bit that marks the handle alive. The bits above it hold its serial number.
@@ -41,7 +45,9 @@ pub(super) struct Handles {
 impl Handles {
     pub(super) fn new() -> Self {
         let empty = |_| Slot { state: AtomicU64::new(0), raw: AtomicPtr::new(ptr::null_mut()) };
-        Self { slots: (0..SLOTS).map(empty).collect(), free: Lock::new((0..SLOTS).rev().collect()) }
+        let apart = |number| number * STRIDE % SLOTS + number * STRIDE / SLOTS;
+        let free = (0..SLOTS).rev().map(apart).collect();
+        Self { slots: (0..SLOTS).map(empty).collect(), free: Lock::new(free) }
     }
 
     /// Makes a handle for `raw`; `None` if too many are alive.

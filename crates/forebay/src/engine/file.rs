@@ -288,11 +288,13 @@ impl File {
         Err(bad_request(operation, self.handle.place(offset, len), reason.into()))
     }
 
-    pub(super) fn run(&self, call: &Call<'_>) -> Result<Outcome> {
+    pub(super) fn run(&self, mut call: Call<'_>) -> Result<Outcome> {
+        let _caller = self.engine.note_caller(&mut call);
+        let call = &call;
         if let Some(done) = self.engine.move_small(call) {
             return done;
         }
-        let on_gpu = call.span.gpu.is_some();
+        let on_gpu = call.span.gpu().is_some();
         // Many callers at once have more small reads than there are lanes.
         if let Some(state) = self.engine.start_small(call, &mut None, Setup::Allowed) {
             let _lent = OnUnwind::drained(&self.engine, &state);

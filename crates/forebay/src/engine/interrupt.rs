@@ -30,7 +30,8 @@ pub(super) const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 impl File {
     pub(super) fn run_while(&self, call: Call<'_>, go_on: GoOn<'_>) -> Result<Outcome> {
-        let call = Call { may_wait: self.handle.is_memory(), ..call };
+        let mut call = Call { may_wait: self.handle.is_memory(), ..call };
+        let _caller = self.engine.note_caller(&mut call);
         let has_server = self.handle.opens_slowly();
         if !has_server && let Some(done) = self.engine.move_small(&call) {
             return done;

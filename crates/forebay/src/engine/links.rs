@@ -5,14 +5,14 @@
 //! they do not delay other GPUs. Lookups need no lock: every small read looks a GPU up.
 
 use std::iter::successors;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use forebay_base::lock::Lock;
 use forebay_topology::System;
 
-use super::small::{Idle, Lanes, QUEUED_MAX, lanes};
+use super::small::{Idle, Lanes, QUEUED_MAX, SHARED_MAX, lanes};
 use super::{Engine, affinity};
 use crate::error::{Error, Result};
 use crate::events;
@@ -42,6 +42,8 @@ struct GpuLink {
     device: Arc<dyn Device>,
     lanes: Lanes,
     cells: Arc<Cells>,
+    /// Threads in the reads that [`Engine::note_caller`] counts.
+    callers: AtomicUsize,
     /// Its index in the scheduler and in the arena, once its copy thread runs.
     index: OnceLock<usize>,
     /// Whether its first slots are allocated.
@@ -125,12 +127,13 @@ impl Engine {
             let Options { small_size, arena_size, .. } = *self.options();
             let most = Cells::pinned_max(arena_size);
             let own = Some(Arc::clone(device));
-            let cells = Arc::new(Cells::new(own, small_size, most));
+            let cells = Arc::new(Cells::new(own, small_size.max(SHARED_MAX), most));
             self.inner.core.ends_on_failure(&cells);
             Box::new(GpuLink {
                 device: Arc::clone(device),
                 lanes: lanes(),
                 cells,
+                callers: AtomicUsize::new(0),
                 index: OnceLock::new(),
                 has_slots: AtomicBool::new(false),
                 turn: Lock::default(),
@@ -178,6 +181,12 @@ impl Engine {
     #[cfg(test)]
     pub(super) fn queued_on(&self, device: &Arc<dyn Device>) -> u64 {
         self.begun(device).unwrap().0.cells.queued_len()
+    }
+
+    /// The threads in the reads that [`note_caller`](Self::note_caller) counts; `None` if the GPU
+    /// is not available.
+    pub(super) fn callers(&self, device: &Arc<dyn Device>) -> Option<&AtomicUsize> {
+        self.begun(device).ok().map(|(link, _)| &link.callers)
     }
 
     /// The cells for small reads of a GPU; `None` if the GPU is not available.

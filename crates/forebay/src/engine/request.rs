@@ -268,7 +268,7 @@ impl Request<'_, At<'_>, Lent<'_>> {
             Some(go_on) => file.run_while(call, go_on),
             None => {
                 call.may_wait = true;
-                file.run(&call)
+                file.run(call)
             }
         }
     }

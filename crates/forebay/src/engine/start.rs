@@ -41,6 +41,8 @@ pub(super) struct Call<'a> {
     pub(super) may_wait: bool,
     /// How much of its range is in memory, once known.
     pub(super) residency: OnceCell<Residency>,
+    /// Number of threads in such reads, if [`Engine::note_caller`] counts it; else 0.
+    pub(super) callers: usize,
 }
 
 impl<'a> Call<'a> {
@@ -63,6 +65,7 @@ impl<'a> Call<'a> {
             is_block: false,
             may_wait: true,
             residency: OnceCell::new(),
+            callers: 0,
         }
     }
 
@@ -92,7 +95,7 @@ impl<'a> Call<'a> {
 
     /// The fields of its start event.
     pub(super) fn begin(&self, access: Option<Access>) -> Begin {
-        let gpu = self.span.gpu.as_ref().map(|gpu| gpu.id());
+        let gpu = self.span.gpu().map(|gpu| gpu.id());
         let route = access.map(|access| (access.io().route(gpu.is_some()), access.reason));
         let direction = self.direction.name();
         Begin { direction, pieces: None, gpu, route, not_direct: None }
@@ -199,7 +202,7 @@ impl Engine {
             }
         };
         let direct = self.direct_part(call, ByteRange { start: range.start, end }, is_sized)?;
-        let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
+        let link = call.span.gpu().map(|device| self.ready_link(device)).transpose()?;
         let drive = self.drive(call.file, access.is_o_direct())?;
         self.start_readers()?;
         let state = begins(access, &direct)?;
@@ -281,7 +284,7 @@ impl Engine {
     /// How the call reaches its file: as the required route requires, or in the best available
     /// way.
     pub(super) fn access(&self, call: &Call<'_>) -> Result<Access> {
-        let on_gpu = call.span.gpu.is_some();
+        let on_gpu = call.span.gpu().is_some();
         let o_direct = |route| {
             self.o_direct_alignment(call.file)
                 .map(|alignment| Access::o_direct(alignment, Reason::Required))
@@ -373,7 +376,7 @@ impl Engine {
     ) -> Result<FoundDirectPart> {
         let required = call.options.route == Some(Route::Direct);
         let is_sized = is_sized || call.direction == Direction::Write;
-        let gpu = call.span.gpu.as_ref().filter(|_| self.options().cufile);
+        let gpu = call.span.gpu().filter(|_| self.options().cufile);
         // If no route is required. Writes go through the page cache, and so do files that exist
         // only there. On most machines no provider serves the GPU.
         let may_be = || {
@@ -385,7 +388,7 @@ impl Engine {
         };
         if !required && (call.options.route.is_some() || !is_sized || !may_be()) {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
-            let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
+            let gpu = call.span.gpu().filter(|_| plain && !call.is_block && !call.is_part);
             let why = self.why_not_direct(gpu, WRITE_NOT_REQUIRED);
             return Ok(Err(why));
         }
@@ -407,7 +410,7 @@ impl Engine {
         required: bool,
     ) -> FoundDirectPart {
         let why = |text: &str| Err(Some(text.into()));
-        let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
+        let Some(device) = call.span.gpu() else { return why("the memory is the host's") };
         let options = self.options();
         if !options.cufile {
             return why("cuFile is switched off (`FOREBAY_CUFILE=off`)");

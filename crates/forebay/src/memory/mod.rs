@@ -176,10 +176,7 @@ impl Buffer {
     /// The GPU that the memory is on; `None` for host memory.
     #[must_use]
     pub fn gpu(&self) -> Option<&Arc<dyn Device>> {
-        match &self.allocation.memory {
-            Memory::Host(_) | Memory::Lent { .. } => None,
-            Memory::Device { device, .. } => Some(device),
-        }
+        self.allocation.gpu()
     }
 
     /// Address of its first byte, on the host or on its GPU.
@@ -622,8 +619,8 @@ impl<'a> Lent<'a> {
             let len = buffer.len();
             return Err(format!("the range {start}..{end} lies outside the buffer of {len} bytes"));
         }
-        let (address, gpu) = (buffer.address() + start, buffer.gpu().cloned());
-        Ok(Span { address, len, gpu, keep: Some(Keep(Arc::clone(&buffer.allocation))) })
+        let keep = Some(Keep(Arc::clone(&buffer.allocation)));
+        Ok(Span { address: buffer.address() + start, len, gpu: None, keep })
     }
 }
 
@@ -728,12 +725,21 @@ impl ToRun for Option<DeviceId> {}
 /// An address range that a transfer moves bytes to or from, and a share that keeps it alive.
 #[derive(Debug)]
 pub(crate) struct Span {
-    /// First address, on the host or on `gpu`.
+    /// First address, on the host or on its GPU.
     pub(crate) address: u64,
     pub(crate) len: u64,
+    /// The GPU of memory that something else keeps alive.
     pub(crate) gpu: Option<Arc<dyn Device>>,
     /// The share in the allocation, if there is one.
     pub(crate) keep: Option<Keep>,
+}
+
+impl Span {
+    /// The GPU that the memory is on. Threads that read at the same time share its count of
+    /// references, so it is cloned only where it must outlive the call.
+    pub(crate) fn gpu(&self) -> Option<&Arc<dyn Device>> {
+        self.gpu.as_ref().or_else(|| self.keep.as_ref()?.0.gpu())
+    }
 }
 
 /// The memory behind a buffer; freed with the last buffer split from it.
@@ -789,6 +795,13 @@ impl Memory {
 impl Allocation {
     fn new(memory: Memory) -> Self {
         Self { memory, owners: Vec::new(), adrift: AtomicUsize::new(0) }
+    }
+
+    fn gpu(&self) -> Option<&Arc<dyn Device>> {
+        match &self.memory {
+            Memory::Host(_) | Memory::Lent { .. } => None,
+            Memory::Device { device, .. } => Some(device),
+        }
     }
 
     /// The process that may use the memory; `None` for borrowed host memory, which a child

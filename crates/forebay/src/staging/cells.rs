@@ -160,7 +160,8 @@ impl Cells {
     /// Cells for reads of up to `longest` bytes, which are copied to `device`. All cells have
     /// `most` bytes at most.
     pub(crate) fn new(device: Option<Arc<dyn Device>>, longest: u64, most: u64) -> Self {
-        let block_len = longest.next_power_of_two().max(BLOCK_MIN);
+        let possible = 1 << most.max(1).ilog2();
+        let block_len = longest.next_power_of_two().min(possible).max(BLOCK_MIN);
         let len = most.min(MEMORY_MAX) / block_len * block_len;
         let times = most.checked_div(len).unwrap_or(0);
         Self {

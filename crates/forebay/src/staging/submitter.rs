@@ -50,8 +50,10 @@ const KERNEL_LEN: usize = 64 << 10;
 const KERNEL_MIN: usize = 4;
 /// The same for small reads of exactly that length.
 const KERNEL_MIN_LONG: usize = 8;
-/// Numbers of longer small reads that a kernel copies. The driver copies more of them faster.
+/// Numbers of longer small reads that a kernel copies, and their bytes at most. The driver copies
+/// more of them faster.
 const KERNEL_FEW: std::ops::Range<usize> = 2..32;
+const KERNEL_FEW_LEN: usize = 16 << 20;
 
 /// Time after which a kernel that did not begin is withdrawn, and how long copies replace it then.
 const LATE_NS: u64 = 1_000_000;
@@ -559,7 +561,9 @@ impl Submitter {
         let is_faster = match work {
             _ if len < KERNEL_LEN => copies.len() >= KERNEL_MIN,
             Work::Small(_) if len == KERNEL_LEN => copies.len() >= KERNEL_MIN_LONG,
-            Work::Small(_) => KERNEL_FEW.contains(&copies.len()),
+            Work::Small(_) => {
+                KERNEL_FEW.contains(&copies.len()) && len * copies.len() <= KERNEL_FEW_LEN
+            }
             Work::Windows(_) | Work::Withdrawn => false,
         };
         let is_even =
@@ -569,7 +573,7 @@ impl Submitter {
             && now_ns() >= self.rests_until_ns
             && copies.iter().all(is_even)
             // All pieces get as many tiles as the longest.
-            && copies.iter().all(|copy| copy.len <= 4 * KERNEL_LEN)
+            && copies.iter().all(|copy| copy.len <= 16 * KERNEL_LEN)
             && match work {
                 Work::Small(reads) => {
                     let of_others = reads.iter().zip(copies).filter(|(read, _)| !read.is_ours);

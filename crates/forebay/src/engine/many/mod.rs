@@ -277,7 +277,7 @@ impl Engine {
             None => {
                 let _lent = OnUnwind::drained(self, &state);
                 self.help(&state, &mut || {});
-                state.wait_awake(spans.first().is_some_and(|span| span.gpu.is_some()))
+                state.wait_awake(spans.first().is_some_and(|span| span.gpu().is_some()))
             }
         };
         Ok(results.outcome(whole?))

@@ -293,10 +293,10 @@ impl<'a> Many<'a> {
     /// The GPU of all memory; `None` for host memory.
     fn one_memory(&self) -> Result<Option<&'a Arc<dyn Device>>> {
         let spans = self.spans;
-        let id = |span: &Span| span.gpu.as_ref().map(|gpu| gpu.id());
+        let id = |span: &Span| span.gpu().map(|gpu| gpu.id());
         let first = spans.first().map(id);
         if spans.iter().all(|span| Some(id(span)) == first) {
-            return Ok(spans.first().and_then(|span| span.gpu.as_ref()));
+            return Ok(spans.first().and_then(|span| span.gpu()));
         }
         let reason = "memory on several GPUs, or on one and the host: make a call for each";
         Err(self.refusal(&self.pieces[0], reason.into()))

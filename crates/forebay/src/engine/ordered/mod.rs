@@ -202,7 +202,7 @@ impl File {
             let place = self.handle.place(whole.start, whole.len());
             bad_request(call.direction.into(), place, reason.to_owned())
         };
-        let Some(device) = call.span.gpu.clone() else {
+        let Some(device) = call.span.gpu().cloned() else {
             return Err(refused(
                 "stream-ordered transfers need GPU memory, and this is host memory",
             ));

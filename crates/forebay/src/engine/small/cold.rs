@@ -59,7 +59,7 @@ impl Engine {
         };
         // A drive fills the last unit of a file, and so more memory than the file's bytes.
         let is_aligned = covered == range && call.span.address.is_multiple_of(alignment.memory);
-        let (target, memory) = match &call.span.gpu {
+        let (target, memory) = match call.span.gpu() {
             None if is_aligned && file.has(range.end) => {
                 (ColdTarget::Memory, NonNull::new(call.span.address as *mut u8)?)
             }
@@ -80,11 +80,11 @@ impl Engine {
         state.reaps_with(Arc::clone(reads) as _);
         let access = Access::o_direct(alignment, Reason::NotResident);
         state.emit_begin(file, &call.begin(Some(access)));
-        let Span { address, gpu, .. } = &call.span;
+        let (address, gpu) = (call.span.address, call.span.gpu().cloned());
         let cold = ColdCall {
             state: Arc::clone(&state),
             file: Arc::clone(file),
-            span: Span { address: *address, len, gpu: gpu.clone(), keep: None },
+            span: Span { address, len, gpu, keep: None },
             options: *call.options,
         };
         let (touch, start) = (Touch::new(&state), Instant::now());

@@ -303,7 +303,7 @@ impl ColdReads {
         }
         if let ColdTarget::Cell { cells, cell, skip } = target {
             let from = cell.without(skip);
-            if is_whole && span.gpu.is_some() {
+            if is_whole && span.gpu().is_some() {
                 let way = (Route::Staged, Reason::NotResident);
                 let read = SmallRead::new(from, (span.address, span.len, false), way, state);
                 let ColdCall { state, file, .. } = call;

@@ -74,7 +74,7 @@ impl Small {
 #[test]
 fn they_pay_for_few_copies_and_take_no_section_of_the_scheduler() {
     const LATENCY: Duration = Duration::from_millis(20);
-    let small = Small::new("sim:latency=20ms");
+    let small = Small::new("sim:latency=100ms");
     small.wait(vec![small.start(0)]).into_iter().for_each(|first| drop(first.unwrap()));
     for in_flight in [1, READS] {
         let (start, before) = (Instant::now(), sections_of_this_thread());
@@ -178,6 +178,36 @@ fn many_callers_at_once_get_their_own_bytes() {
             });
         }
     });
+}
+
+#[test]
+fn longer_blocking_reads_are_small_while_several_threads_make_them() {
+    const LEN: usize = 1 << 20;
+    let small_ones = |threads: usize| {
+        let small = Small::new("sim:latency=100ms");
+        let together = std::sync::Barrier::new(threads);
+        small.engine.start_trace();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let mut target = small.engine.allocate(small.gpu, LEN as u64).unwrap();
+                    together.wait();
+                    small.file.read(&mut target).exact().run().unwrap();
+                    let mut got = vec![0; LEN];
+                    target.download(0, &mut got).unwrap();
+                    assert!(got == small.bytes[..LEN]);
+                });
+            }
+        });
+        let device = small.engine.known(small.gpu).unwrap();
+        assert_eq!(small.engine.callers(&device).unwrap().load(Ordering::Relaxed), 0);
+        small.engine.end_trace().small.len()
+    };
+    assert_eq!(small_ones(1), 0);
+    for threads in [2, 4, 8] {
+        let found = small_ones(threads);
+        assert!((1..threads).contains(&found), "{found} of {threads}: the first is alone");
+    }
 }
 
 #[test]
