@@ -613,7 +613,7 @@ impl<'a> Lent<'a> {
     pub(crate) fn span(&self) -> Result<Span, String> {
         let (Range { start, end }, len) = (self.range.clone(), self.len());
         let Some(buffer) = self.buffer else {
-            return Ok(Span { address: start, len, gpu: None, keep: None });
+            return Ok(Span::kept_elsewhere(start, len, None));
         };
         if start > end || end > buffer.len() {
             let len = buffer.len();
@@ -728,13 +728,18 @@ pub(crate) struct Span {
     /// First address, on the host or on its GPU.
     pub(crate) address: u64,
     pub(crate) len: u64,
-    /// The GPU of memory that something else keeps alive.
-    pub(crate) gpu: Option<Arc<dyn Device>>,
+    /// The GPU, if there is no share.
+    gpu: Option<Arc<dyn Device>>,
     /// The share in the allocation, if there is one.
     pub(crate) keep: Option<Keep>,
 }
 
 impl Span {
+    /// A range of memory that something else keeps alive.
+    pub(crate) fn kept_elsewhere(address: u64, len: u64, gpu: Option<Arc<dyn Device>>) -> Self {
+        Self { address, len, gpu, keep: None }
+    }
+
     /// The GPU that the memory is on. Threads that read at the same time share its count of
     /// references, so it is cloned only where it must outlive the call.
     pub(crate) fn gpu(&self) -> Option<&Arc<dyn Device>> {

@@ -304,6 +304,6 @@ impl Engine {
 fn span(direction: Direction, pieces: &[Piece<'_>], memory: &Lent<'_>) -> Result<Span> {
     match pieces.first() {
         Some(first) => first.file.span(direction, first.offset, memory),
-        None => Ok(Span { address: 0, len: 0, gpu: None, keep: None }),
+        None => Ok(Span::kept_elsewhere(0, 0, None)),
     }
 }

@@ -208,7 +208,7 @@ impl Engine {
         reach: u64,
     ) -> Result<SourceFile> {
         let file = &piece.file.handle;
-        let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
+        let span = Span::kept_elsewhere(0, piece.len, gpu.cloned());
         let call = Call::new(file, many.direction, piece.offset, span, many.options);
         let call = Call { is_part: true, ..call };
         let mut access = self.access(&call)?;

@@ -41,8 +41,8 @@ impl Engine {
         else {
             return self.start_owned(direction, pieces, buffers, options); // nothing to order
         };
-        let (file, gpu) = (&first.file.handle, spans[first.target].gpu.clone());
-        let span = Span { address: 0, len: first.len, gpu, keep: None };
+        let (file, gpu) = (&first.file.handle, spans[first.target].gpu().cloned());
+        let span = Span::kept_elsewhere(0, first.len, gpu);
         let call = Call::new(file, direction, first.offset, span, options);
         let whole = ByteRange::at(first.offset, first.len);
         // SAFETY: the promise of `OrderedOn`.

@@ -185,7 +185,7 @@ mod tests {
         let files = [open("one"), open("two")];
         let of = |n: usize| Piece::new(&files[n % 2], 0, 1000 * n as u64, 0);
         let pieces: Vec<Piece<'_>> = (0..4).map(of).collect();
-        let spans = [Span { address: 0, len: 9000, gpu: None, keep: None }];
+        let spans = [Span::kept_elsewhere(0, 9000, None)];
         let options = RequestOptions { exact: true, ..RequestOptions::default() };
         let direction = Direction::Read;
         let call = Many {

@@ -84,7 +84,7 @@ impl Engine {
         let cold = ColdCall {
             state: Arc::clone(&state),
             file: Arc::clone(file),
-            span: Span { address, len, gpu, keep: None },
+            span: Span::kept_elsewhere(address, len, gpu),
             options: *call.options,
         };
         let (touch, start) = (Touch::new(&state), Instant::now());
