@@ -15,7 +15,7 @@ pub(crate) fn failed(operation: Operation, path: &Path) -> impl Fn(io::Error) ->
         (kind, None) if kind != io::ErrorKind::TimedOut => {
             Error::BadState { reason: format!("cannot {operation} {place}: {error}") }
         }
-        _ => Error::Io { operation, place: place.clone(), source: errno(&error) },
+        _ => Error::io(operation, place.clone(), errno(&error)),
     }
 }
 

@@ -10,8 +10,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay::{Buffer, Direction, Engine, Error, Exchange, Piece, PieceResult, Priority};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use forebay::internal::Exchange;
+use forebay::{Buffer, Direction, Engine, Error, Piece, PieceResult, Priority};
+use rustix::io::{ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::index::{Header, Record, Wait, now, padded};
@@ -707,9 +708,13 @@ fn is_stop(error: &Error) -> bool {
 /// path that was lost for a moment: then a good block is removed, and must be stored again.
 fn is_lost(error: &Error) -> bool {
     let is_short = matches!(error, Error::EndOfFile { .. } | Error::FileChanged { .. });
-    is_short || matches!(error, Error::Io { source: Errno::IO | Errno::NODATA | Errno::ILSEQ, .. })
+    is_short || fails_with(error, &[libc::EIO, libc::ENODATA, libc::EILSEQ])
 }
 
 fn is_full(error: &Error) -> bool {
-    matches!(error, Error::Io { source: Errno::NOSPC | Errno::DQUOT | Errno::FBIG, .. })
+    fails_with(error, &[libc::ENOSPC, libc::EDQUOT, libc::EFBIG])
+}
+
+fn fails_with(error: &Error, numbers: &[i32]) -> bool {
+    matches!(error, Error::Io { source, .. } if numbers.contains(&source.0))
 }

@@ -612,7 +612,7 @@ impl Running {
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(counted);
         spawned.map(drop).map_err(|error| {
             self.ended();
-            Error::Resource { what: "thread for blocks", source: crate::failure::errno(&error) }
+            Error::resource("thread for blocks", &error)
         })
     }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::Result;
-use forebay::gpu::{DeviceError, DeviceResult, Stream};
+use forebay::gpu::DeviceError;
+use forebay::internal::{DeviceResult, Stream};
 use forebay_base::timeout::within;
 
 use super::shared::{Held, Shared, Turn, stuck};

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use forebay::gpu::{Device, DeviceResult};
+use forebay::gpu::Device;
+use forebay::internal::DeviceResult;
 use forebay::{Engine, Error, Operation, Result};
 use forebay_base::lock::{Condvar, Lock, Mutex, MutexGuard, woken};
 

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay::gpu::{BATCH_MAX, DeviceCopy};
+use forebay::internal::{BATCH_MAX, DeviceCopy};
 use forebay::{Buffer, Engine, Result};
 
 use super::layer::{Copy, Shelf};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay::blocks::{Packed, Packing, Wanted};
+use forebay::internal::{Packed, Packing, Wanted};
 use forebay::{Engine, Error, File, Operation, Residency, Result};
 use forebay_base::units::{ByteRange, align_up};
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use forebay::gpu::{CallerStream, Device, DeviceError, DeviceResult, Event, Stream};
+use forebay::gpu::{CallerStream, Device, DeviceError};
+use forebay::internal::{DeviceResult, Event, Stream};
 use forebay::{Error, Operation};
 use forebay_base::lock::Lock;
 

@@ -173,9 +173,8 @@ impl Stamp {
     /// [`Error::Io`] if the kernel refuses the file's metadata, as NFS does for a file that another
     /// host has removed.
     pub fn of(file: &File) -> Result<Self> {
-        let stat = rustix::fs::fstat(file.descriptor()).map_err(|source| {
-            Error::Io { operation: Operation::Inspect, place: file.place(0, 0), source } //
-        })?;
+        let stat = rustix::fs::fstat(file.descriptor())
+            .map_err(|source| Error::io(Operation::Inspect, file.place(0, 0), source))?;
         // The sign of these fields depends on the system interface.
         let changed = (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or(0));
         let written = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use forebay::blocks::BlockRead;
-use forebay::blocks::{Packed, Packing};
-use forebay::gpu::{DeviceCopy, DeviceResult};
+use forebay::internal::BlockRead;
+use forebay::internal::{DeviceCopy, DeviceResult};
+use forebay::internal::{Packed, Packing};
 use forebay::{Engine, Error, File, Piece, Result, RouteShare};
 use forebay_base::units::ByteRange;
 
@@ -197,7 +197,7 @@ impl Reading {
             pieces.extend(parts.iter().map(of));
             counts.push(parts.len());
         }
-        let blocks = group.engine.prepare_read_blocks(&pieces, &counts, target)?;
+        let blocks = BlockRead::prepare(&group.engine, &pieces, &counts, target)?;
         Ok(Self {
             unit: number,
             blocks,

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay::blocks::SKEW;
+use forebay::internal::SKEW;
 use forebay::{Buffer, Engine, Result};
 
 use super::marks::Mark;

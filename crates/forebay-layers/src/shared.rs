@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use forebay::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
+use forebay::gpu::{CallerStream, Device, DeviceError};
+use forebay::internal::{DeviceResult, Stream};
 use forebay::{Engine, Error, Operation, Result, RouteShare};
 
 use forebay_base::lock::{Condvar, Mutex, MutexGuard};

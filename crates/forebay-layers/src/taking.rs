@@ -9,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::gpu::{CallerStream, DeviceResult, Stream};
+use forebay::gpu::CallerStream;
+use forebay::internal::{DeviceResult, Stream};
 use forebay::{Buffer, Error, Operation, Result};
 
 use super::group::Job;

@@ -11,9 +11,9 @@ mod listener;
 use std::fs;
 use std::sync::Arc;
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device};
+use forebay::internal::clock::SystemClock;
 use forebay::{Engine, Options};
 use forebay_layers::{Layer, LayerStream, Order, StreamOptions};
 

@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
+use forebay::error::SystemError;
 use forebay::{Error, Operation, Place};
 use rustix::io::Errno;
 
@@ -65,7 +66,7 @@ impl Failure {
         // The library has hints for system errors.
         let hint = errno.and_then(|source| {
             let (operation, place) = (Operation::Open, Place::whole(""));
-            Error::Io { operation, place, source }.hint()
+            Error::io(operation, place, source).hint()
         });
         Self { hint, ..Self::new(message).because(cause) }
     }
@@ -198,7 +199,7 @@ impl From<Error> for Failure {
             Error::BadOption { name, .. } if name.starts_with("FOREBAY_") => {
                 Some("`forebay --help` describes the variables; all of them are optional".into())
             }
-            Error::Resource { source: Errno::AGAIN, .. } => {
+            Error::Resource { source: SystemError(libc::EAGAIN), .. } => {
                 let limit = control_group::of_threads(ENGINE_STACK_LEN);
                 limit.map(|limit| format!("raise the limit on {limit}")).or_else(|| error.hint())
             }
@@ -226,7 +227,7 @@ mod tests {
                 len: 1 << 20,
                 drive: Some("nvme1n1".into()),
             },
-            source: Errno::IO,
+            source: SystemError(libc::EIO),
         };
         insta::assert_snapshot!(plain(&error.into()), @r"
         error: cannot read `model-3.safetensors` at 8192+1048576 on nvme1n1

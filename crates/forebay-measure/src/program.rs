@@ -48,7 +48,7 @@ impl Program {
     /// A variable has a wrong value.
     pub fn engine_options(&self) -> forebay::Result<forebay::Options> {
         let mut options = forebay::Options::from_env()?;
-        options.probe = Some(self.verb("probe"));
+        options.set_probe(Some(self.verb("probe")));
         Ok(options)
     }
 

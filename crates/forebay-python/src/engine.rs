@@ -52,7 +52,7 @@ impl Engine {
     #[pyo3(signature = (**options))]
     fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut limits = raised(py, Options::from_env())?;
-        limits.probe = probe(py)?;
+        limits.set_probe(probe(py)?);
         for (name, value) in options.into_iter().flatten() {
             set(&mut limits, &name.extract::<String>()?, &value)?;
         }

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use forebay::error::SystemError;
 use forebay::{Error, Operation, Place, Route};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rustix::io::Errno;
 
 use crate::hanging;
 
@@ -98,7 +98,7 @@ fn hint(error: &Error) -> Option<String> {
 #[pyfunction]
 pub(crate) fn system_hint(number: i32, path: PathBuf) -> Option<String> {
     let (operation, place) = (Operation::Open, Place::whole(path));
-    Error::Io { operation, place, source: Errno::from_raw_os_error(number) }.hint()
+    Error::Io { operation, place, source: SystemError(number) }.hint()
 }
 
 fn kind(error: &Error) -> &'static str {

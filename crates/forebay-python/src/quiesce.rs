@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use forebay::{DetachedFile, File, Operation, Options, Quiesced};
+use forebay::internal::DetachedFile;
+use forebay::{File, Operation, Options, Quiesced};
 use forebay_base::process::Home;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;

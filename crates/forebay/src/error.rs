@@ -5,19 +5,37 @@ mod hint;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::iter;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_base::process::Home;
 use forebay_base::units::format_size;
 use forebay_gpu::{DeviceError, DeviceId};
+use libc::{EAGAIN, EBUSY, EINTR, ENOMEM};
 use rustix::io::Errno;
 
 use crate::plan::{Direction, Route};
 
 /// `Result` with this library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error number of the system, such as `ENOENT`. It prints as [`io::Error`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SystemError(pub i32);
+
+impl SystemError {
+    pub(crate) const fn of(errno: Errno) -> Self {
+        Self(errno.raw_os_error())
+    }
+}
+
+impl std::error::Error for SystemError {}
+
+impl fmt::Display for SystemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
 
 /// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,14 +117,6 @@ pub struct Place {
     pub drive: Option<String>,
 }
 
-impl Place {
-    /// The whole of `path`, without a range.
-    #[must_use]
-    pub fn whole(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), offset: 0, len: 0, drive: None }
-    }
-}
-
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}`", self.path.display())?;
@@ -124,6 +134,24 @@ impl fmt::Display for Place {
 ///
 /// `Debug` prints the message, its causes and the hint: this is what a program shows whose `main`
 /// returns a [`Result`].
+///
+/// ```
+/// use forebay::{Engine, Error, Options};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = Engine::new(Options::default())?;
+/// let error = engine.open("/no/such/file").unwrap_err();
+/// assert_eq!(error.to_string(), "cannot open `/no/such/file`");
+/// assert!(error.errno() == Some(libc::ENOENT) && !error.is_retryable());
+/// assert!(error.hint().expect("a remedy").contains("spelling"));
+/// let error: std::io::Error = error.into();
+/// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -135,7 +163,7 @@ pub enum Error {
         /// The file and range.
         place: Place,
         /// The system's error.
-        source: Errno,
+        source: SystemError,
     },
     /// The file was shorter than requested when the read began.
     #[error("cannot read {place}: the file ended after {got} bytes")]
@@ -266,7 +294,7 @@ pub enum Error {
         /// Number of bytes.
         len: u64,
         /// The system's error.
-        source: Errno,
+        source: SystemError,
     },
     /// Memory of the caller is not accessible: it is unmapped, or maps a file that became shorter.
     #[error("cannot copy {} of host memory", format_size(*.len))]
@@ -274,7 +302,7 @@ pub enum Error {
         /// Number of bytes.
         len: u64,
         /// The system's error.
-        source: Errno,
+        source: SystemError,
     },
     /// A control group's limit leaves no room for the memory. Nothing was allocated, because the
     /// kernel would kill the process.
@@ -317,7 +345,7 @@ pub enum Error {
         /// The resource.
         what: &'static str,
         /// The system's error.
-        source: Errno,
+        source: SystemError,
     },
     /// A thread of the engine or a call panicked, so the engine's state is unknown. All its current
     /// and new transfers fail with this error.
@@ -390,22 +418,6 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// The message, and behind it those of its causes.
-    #[must_use]
-    pub fn with_causes(&self) -> String {
-        let causes = iter::successors(std::error::Error::source(self), |cause| cause.source());
-        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
-    }
-
-    /// The cause of a layer's error; any other error itself.
-    #[must_use]
-    pub fn without_layer(&self) -> &Self {
-        match self {
-            Self::Layer { source, .. } => source.without_layer(),
-            other => other,
-        }
-    }
-
     /// Whether the host or the GPU has no memory left, or a limit of it is reached.
     pub(crate) fn is_want_of_memory(&self) -> bool {
         match self {
@@ -422,7 +434,7 @@ impl Error {
             Self::Io { source, .. }
             | Self::HostMemory { source, .. }
             | Self::Resource { source, .. } => {
-                matches!(*source, Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOMEM)
+                matches!(source.0, EAGAIN | EINTR | EBUSY | ENOMEM)
             }
             Self::TimedOut { .. } | Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => true,
             Self::Layer { source, .. } => source.is_retryable(),
@@ -437,60 +449,18 @@ impl Error {
             Self::Io { source, .. }
             | Self::HostMemory { source, .. }
             | Self::HostCopy { source, .. }
-            | Self::Resource { source, .. } => Some(source.raw_os_error()),
-            Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => {
-                Some(Errno::NOMEM.raw_os_error())
-            }
-            Self::StaleCache { .. } => Some(Errno::BUSY.raw_os_error()),
+            | Self::Resource { source, .. } => Some(source.0),
+            Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => Some(ENOMEM),
+            Self::StaleCache { .. } => Some(EBUSY),
             Self::Layer { source, .. } => source.errno(),
             _ => None,
         }
-    }
-
-    /// Wraps the error for a layer.
-    #[must_use]
-    pub fn of_layer(self, operation: Operation, layer: &str) -> Self {
-        Self::Layer { operation, layer: layer.to_owned(), source: Box::new(self) }
-    }
-
-    /// The error for a call that the state of an object does not allow.
-    pub fn bad_state(reason: impl Into<String>) -> Self {
-        Self::BadState { reason: reason.into() }
-    }
-
-    /// The error for a value of an option or argument that it does not take.
-    pub fn bad_option(
-        name: impl Into<String>,
-        value: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> Self {
-        Self::BadOption { name: name.into(), value: value.into(), expected: expected.into() }
-    }
-
-    /// The error of a GPU in an operation on `len` bytes of no particular file.
-    pub fn of_device(
-        operation: Operation,
-        device: DeviceId,
-        len: u64,
-        source: DeviceError,
-    ) -> Self {
-        Self::Device { operation, device, len, place: None, source }
     }
 
     /// The error of a call in a child forked from `home`.
     #[cold]
     pub(crate) fn forked(home: &Home, operation: Operation, place: Option<Place>) -> Self {
         Self::Forked { operation, place: place.map(Box::new), process: home.number() }
-    }
-
-    /// A system resource that is not available, such as a thread.
-    pub fn resource(what: &'static str, error: &io::Error) -> Self {
-        Self::Resource { what, source: Errno::from_io_error(error).unwrap_or(Errno::AGAIN) }
-    }
-
-    pub(crate) fn io(operation: Operation, place: Place, source: io::Error) -> Self {
-        let source = Errno::from_io_error(&source).unwrap_or(Errno::IO);
-        Self::Io { operation, place, source }
     }
 }
 

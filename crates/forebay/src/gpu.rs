@@ -5,13 +5,11 @@ pub(crate) use cuda::address_kind;
 pub use cuda::visible;
 #[cfg(test)]
 pub(crate) use forebay_gpu::sealed;
-pub use forebay_gpu::{
-    AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceError, DeviceId, DeviceInfo,
-    DeviceKind, DeviceResult, Event, Signal, Stream, cuda, sim,
-};
 pub(crate) use forebay_gpu::{
-    DirectProvider, GpuName, NotDeviceMemory, Port, PortError, check_range, is_quiet,
+    AddressKind, DeviceCopy, DeviceResult, DirectProvider, Event, GpuName, NotDeviceMemory, Port,
+    PortError, Signal, Stream, check_range, cuda, is_quiet,
 };
+pub use forebay_gpu::{CallerStream, Device, DeviceError, DeviceId, DeviceInfo, DeviceKind, sim};
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,6 +22,26 @@ use cuda::CudaDevice;
 use sim::{BadSetting, SimConfig, SimDevice};
 
 /// The GPU to use.
+///
+/// ```
+/// use forebay::gpu::{self, GpuSelector};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let gpu: GpuSelector = "sim:latency=10us".parse()?; // or `auto`, `0`, `GPU-…`
+/// println!("{}", gpu::open(&gpu)?.expect("a simulated GPU").info().name);
+/// match gpu::visible() {
+///     Ok(gpus) => println!("{} GPUs", gpus.len()),
+///     Err(reason) => println!("no driver: {reason}"),
+/// }
+/// if let Some(reason) = gpu::absence_reason() {
+///     println!("`auto` is host memory: {reason}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub enum GpuSelector {

@@ -42,34 +42,27 @@ pub mod error;
 mod events;
 mod file;
 pub mod gpu;
+#[doc(hidden)]
+pub mod internal;
 mod memory;
 mod options;
 mod outcome;
-pub mod plan;
+mod plan;
 mod queue;
 mod staging;
 mod statistics;
-pub mod trace;
+mod trace;
 mod transfer;
 mod tune;
 
-pub use forebay_base::{clock, units};
-
-/// Reads of many pieces, block by block: for schedulers above the engine.
-#[doc(hidden)]
-pub mod blocks {
-    pub use crate::engine::BlockRead;
-    pub use crate::plan::{Packed, Packing, SKEW, Wanted};
-}
+pub use forebay_base::units;
 
 pub use engine::{
-    At, DetachedFile, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, Pieces,
-    Quiesced, Request, RequestOptions, Transfer, TransferFuture,
+    At, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, Pieces, Quiesced, Request,
+    RequestOptions, Transfer,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::{OpenOptions, Residency};
-#[doc(hidden)]
-pub use memory::Exchange;
 pub use memory::{Buffer, Lent, ReadInto, ToRun, ToStart, WriteFrom};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};

@@ -40,6 +40,25 @@ pub enum RingChoice {
 }
 
 /// The limits of one [`Engine`](crate::Engine). The defaults suit most uses.
+///
+/// ```
+/// use forebay::{DirectIo, Engine, Options};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let mut options = Options::default().with(|options| options.direct_io = DirectIo::Off);
+/// options.set("FOREBAY_THREADS", "64")?; // by name, as text
+/// options.check()?;
+/// options.arena_size = forebay::units::parse_size("1G");
+/// let engine = Engine::new(options)?;
+/// for variable in Options::VARIABLES {
+///     println!("{}: {}, {}", variable.name, variable.about, variable.default);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Options {
@@ -65,7 +84,7 @@ pub struct Options {
     /// readers fill 56 GB/s and 12 fill 72; the link carries 55.5.
     pub readers: Option<usize>,
     /// Queue depth per drive (`FOREBAY_DEPTH`), 1 to 1024. `None`: the engine finds the depth, up
-    /// to [`DEPTH_MAX`](Self::DEPTH_MAX), and the block size (`docs/internals.md#depth`).
+    /// to 128, and the block size (`docs/internals.md#depth`).
     pub depth: Option<usize>,
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; each drive may
     /// always have one. The default is full depth for eight drives.
@@ -92,10 +111,7 @@ pub struct Options {
     pub watchdog: Duration,
     /// Whether cuFile may be used for the route `direct` (`FOREBAY_CUFILE`: `auto`, `off`).
     pub cufile: bool,
-    /// The program `forebay probe`, which opens cuFile's driver first, since that may hang; `None`:
-    /// the `forebay` found in `PATH`.
-    #[doc(hidden)]
-    pub probe: Option<Program>,
+    pub(crate) probe: Option<Program>,
 }
 
 impl Default for Options {
@@ -216,7 +232,7 @@ impl Options {
     /// Largest queue depth per drive that the engine chooses itself; on a volume that reads from
     /// several drives at once, per member. An NVMe drive of an H200 machine reached 0.88 of its
     /// rate with 32 requests of 1 MiB, and 0.91 with 64.
-    pub const DEPTH_MAX: usize = 128;
+    pub(crate) const DEPTH_MAX: usize = 128;
 
     /// Every variable that [`from_env`](Self::from_env) reads.
     pub const VARIABLES: &[Variable] = &[

@@ -11,9 +11,9 @@ const BUCKETS: usize = ((u64::BITS - STEP_BITS + 1) as usize) << STEP_BITS;
 /// A histogram of durations.
 #[derive(Debug, Clone)]
 pub struct Histogram {
-    counts: Box<[u64; BUCKETS]>,
-    sum_ns: u128,
-    max_ns: u64,
+    pub(crate) counts: Box<[u64; BUCKETS]>,
+    pub(crate) sum_ns: u128,
+    pub(crate) max_ns: u64,
 }
 
 impl Default for Histogram {
@@ -23,7 +23,7 @@ impl Default for Histogram {
 }
 
 /// The bucket of a duration.
-fn bucket(ns: u64) -> usize {
+pub(crate) fn bucket(ns: u64) -> usize {
     let power = (u64::BITS - ns.leading_zeros()).saturating_sub(STEP_BITS + 1);
     let step = (ns >> power) + u64::from(power) * STEPS;
     usize::try_from(step).expect("there are a thousand")
@@ -38,13 +38,6 @@ fn end_of(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Counts a duration of `ns` nanoseconds.
-    pub fn add(&mut self, ns: u64) {
-        self.counts[bucket(ns)] += 1;
-        self.sum_ns += u128::from(ns);
-        self.max_ns = self.max_ns.max(ns);
-    }
-
     /// Number of durations counted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -85,6 +78,22 @@ impl Histogram {
 
 /// Durations of the stages of an engine's transfers so far. Transfers made on the caller's own
 /// thread are not included.
+///
+/// ```
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = forebay::Engine::new(forebay::Options::default())?;
+/// engine.open(&path)?.read(engine.allocate_pinned(100_000)?).start()?.wait().0?;
+/// let file = engine.statistics().file;
+/// if let Some(p99) = file.quantile(0.99) {
+///     println!("{} requests, 99 % within {p99:?}, {:?} at most", file.count(), file.max());
+///     println!("{:?} on average", file.sum() / u32::try_from(file.count()).unwrap());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Statistics {

@@ -27,10 +27,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use forebay::gpu::{
-        AddressKind, Device, DeviceCopy, DeviceInfo, Event, GpuSelector, Stream, absence_reason,
-        open, visible,
-    };
+    use forebay::gpu::{Device, DeviceInfo, GpuSelector, absence_reason, open, visible};
+    use forebay::internal::{AddressKind, DeviceCopy, Event, Stream};
 
     /// The first GPU, or the test is skipped.
     pub(super) fn gpu() -> Option<Arc<dyn Device>> {

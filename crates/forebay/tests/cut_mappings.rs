@@ -188,7 +188,10 @@ fn copies_to_and_from_a_mapping_that_was_cut_are_errors() {
     let check = |end: Result<(), Error>, what: &str| {
         let error = end.expect_err(what);
         assert!(
-            matches!(&error, Error::HostCopy { source: Errno::FAULT, .. }),
+            matches!(
+                &error,
+                Error::HostCopy { source: forebay::error::SystemError(libc::EFAULT), .. }
+            ),
             "{what}: {error:?}"
         );
         assert!(error.hint().expect("a hint").contains("not accessible"), "{what}");

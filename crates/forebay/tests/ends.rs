@@ -10,9 +10,9 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
+use forebay::internal::clock::SystemClock;
 use forebay::{Buffer, Engine, Error, File, OpenOptions, Operation, Options, Piece, Transfer};
 use lab::fuse::{Faults, Fuse, drop_pages};
 use lab::{or_skip, pattern, watchdog::Watchdog};

@@ -15,9 +15,9 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
+use forebay::internal::clock::SystemClock;
 use forebay::{Engine, OpenOptions, Options, Transfer};
 use lab::hanging::HangingDrive;
 use lab::{child, or_skip, watchdog::Watchdog};

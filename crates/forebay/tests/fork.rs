@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
-use forebay::gpu::{AddressKind, CallerStream, Device, GpuSelector};
+use forebay::gpu::{CallerStream, Device, GpuSelector};
+use forebay::internal::AddressKind;
+use forebay::internal::clock::SystemClock;
 use forebay::{
     Buffer, Completions, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions,
     RingChoice, Route, Transfer,

@@ -6,9 +6,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use forebay::clock::{ManualClock, SystemClock};
     use forebay::gpu::Device;
     use forebay::gpu::sim::SimDevice;
+    use forebay::internal::clock::{ManualClock, SystemClock};
     use forebay::{Buffer, Direction, Engine, Error, File, Options};
 
     const LEN: usize = 3 << 20;

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
+use forebay::internal::clock::SystemClock;
 use forebay::units::{KIB, MIB};
 use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, Result};
 use lab::fuse::{Faults, Fuse, drop_pages};

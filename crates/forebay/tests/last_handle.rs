@@ -10,9 +10,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device, DeviceId};
+use forebay::internal::clock::SystemClock;
 use forebay::{
     Buffer, Completions, Engine, File, ManyTransfer, OpenOptions, Options, Piece, Transfer,
 };

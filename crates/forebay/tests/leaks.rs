@@ -8,9 +8,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::{SimConfig, SimDevice};
+use forebay::internal::clock::SystemClock;
 use forebay::{Engine, OpenOptions, Options, RequestOptions, RingChoice, Route};
 
 const ENGINES: u32 = 1000;

@@ -8,9 +8,9 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
+use forebay::internal::clock::SystemClock;
 use forebay::units::{KIB, MIB};
 use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Piece, Result, RingChoice};
 use lab::{pattern, watchdog::Watchdog};

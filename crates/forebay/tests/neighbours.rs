@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device};
+use forebay::internal::clock::SystemClock;
 use forebay::{Engine, Options, Piece, RequestOptions};
 use lab::fork::{Side, fork};
 use lab::{child, pattern};

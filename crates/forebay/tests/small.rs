@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::gpu::{Device, DeviceId};
+use forebay::internal::clock::SystemClock;
 use forebay::{
     Buffer, Engine, Error, File, OpenOptions, Operation, Options, Outcome, Reason, RequestOptions,
     Result, Route, SyncMode,

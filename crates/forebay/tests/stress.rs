@@ -14,9 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::{SimConfig, SimDevice, SimulatedCuFile};
 use forebay::gpu::{Device, DeviceId};
+use forebay::internal::clock::SystemClock;
 use forebay::{
     Buffer, DirectIo, Engine, Error, File, OpenOptions, RequestOptions, Route, SyncMode, Transfer,
 };

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay::Engine;
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::gpu::{Device, GpuSelector};
+use forebay::internal::clock::SystemClock;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::target::{SIMULATED, Target};
 

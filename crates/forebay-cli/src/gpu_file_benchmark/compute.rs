@@ -8,7 +8,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay::gpu::{Device, DeviceError, DeviceResult, Stream};
+use forebay::gpu::{Device, DeviceError};
+use forebay::internal::{DeviceResult, Stream};
 use forebay::units::MIB;
 use forebay::{Buffer, Engine};
 use forebay_measure::data::Pattern;

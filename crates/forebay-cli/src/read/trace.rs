@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use forebay::trace::{Recorded, Span, Trace, What};
+use forebay::internal::{Recorded, Span, Trace, What};
 use forebay_measure::stats::float;
 use serde_json::{Value, json};
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::Error;
-use forebay::gpu::{CallerStream, Device, Stream};
+use forebay::gpu::{CallerStream, Device};
+use forebay::internal::Stream;
 use forebay_layers::{LayerMemory, LayerStream, Order, Taken};
 
 use crate::LEN;

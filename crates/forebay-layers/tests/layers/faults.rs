@@ -7,9 +7,9 @@ use std::fs::OpenOptions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
+use forebay::internal::clock::SystemClock;
 use forebay::{Error, File};
 use forebay_layers::{Layer, LayerStream, Order, Step};
 

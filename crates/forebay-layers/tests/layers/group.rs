@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::Error;
-use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
+use forebay::internal::clock::SystemClock;
 use forebay_layers::{Layer, LayerStream, Order, StreamOptions};
 
 use crate::lab::fuse::Fuse;

@@ -8,14 +8,12 @@ use forebay_topology::{
     Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System,
 };
 
-use super::file::File;
 use super::overdue::{ANSWER_MAX, Overdue};
 use super::{Engine, Inner, notes};
 use crate::error::Error;
 use crate::events;
 use crate::file::Handle;
 use crate::options::{Options, RingChoice};
-use crate::plan::Direction;
 use crate::tune::{DepthLimits, DepthRule};
 
 /// Notes of an engine, at most: a server that fails may cause a note per file.
@@ -82,51 +80,9 @@ fn depth(options: &Options, queue: &Queue, below: &Below) -> DepthLimits {
     DepthLimits { rule, depth_max, size_max }
 }
 
-impl File {
-    /// Why its bytes bypass the page cache by threads instead of io_uring; `None` if io_uring may
-    /// be used.
-    ///
-    /// After a short read io_uring continues the request itself. On some file systems (for example
-    /// FUSE with `direct_io`) it then reads from the wrong offset and reports success. So it is
-    /// used only for block devices, ext4, XFS, Btrfs, F2FS, and overlays of those whose files
-    /// report an alignment for O_DIRECT.
-    #[must_use]
-    pub fn no_io_uring(&self) -> Option<String> {
-        if !self.engine.home().is_here() {
-            return Some("the file was opened before this process was forked".into());
-        }
-        let _ = self.handle.o_direct(); // this determines the alignment
-        let refuses = !self.handle.allows_io_uring();
-        refuses.then(|| notes::by_threads(self.handle.file_system()))
-    }
-
-    /// The alignment of O_DIRECT reads, if the file supports them.
-    #[must_use]
-    pub fn direct_block(&self) -> Option<u64> {
-        self.handle.o_direct().ok().map(|direct| u64::from(direct.alignment().offset))
-    }
-
-    /// The queue of the drive for O_DIRECT reads; `None` if they are not possible.
-    #[must_use]
-    pub fn o_direct_queue(&self) -> Option<usize> {
-        let (engine, handle) = (&self.engine, &self.handle);
-        let can_be = !handle.is_memory() && engine.o_direct_alignment(handle).is_ok();
-        can_be.then(|| engine.drive(handle, true).ok()).flatten()
-    }
-}
-
 impl Engine {
-    /// Bytes that O_DIRECT reads should keep in flight on these drives now; the maximum over the
-    /// drives, without unknown ones.
-    #[must_use]
-    pub fn in_flight(&self, drives: &[usize]) -> u64 {
-        let core = self.inner.core.lock();
-        let of = |&drive: &usize| core.in_flight(drive, Direction::Read);
-        drives.iter().map(of).max().unwrap_or(0)
-    }
-
     /// The queue of a file's drive. Its ring is created on the first call with `needs_ring`.
-    pub(super) fn drive(&self, handle: &Arc<Handle>, needs_ring: bool) -> Result<usize, Error> {
+    pub(crate) fn drive(&self, handle: &Arc<Handle>, needs_ring: bool) -> Result<usize, Error> {
         let index = match handle.queue().get() {
             Some(&index) => index,
             None => self.find_drive(handle),

@@ -1,6 +1,7 @@
 //! A file of an engine.
 
-use std::os::fd::BorrowedFd;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,17 +21,60 @@ use crate::plan::Direction;
 use crate::transfer::Outcome;
 
 /// A file opened by an engine. Clones share one descriptor, which is closed with the last of them
-/// once nothing is in flight. Like its engine it belongs to the process that opened it: a forked
+/// once nothing is in flight. [`Read`], [`Write`] and [`Seek`] of the standard library use host
+/// memory, and so does `std::os::unix::fs::FileExt`:
+///
+/// ```
+/// use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let dir = tempfile::tempdir()?;
+/// let engine = forebay::Engine::new(forebay::Options::default())?;
+/// let mut file = engine.open_with(dir.path().join("log"), &forebay::OpenOptions::writing())?;
+/// writeln!(file, "first\nsecond")?;
+/// file.seek(SeekFrom::Start(0))?;
+/// let lines: Vec<String> = BufReader::new(file).lines().collect::<Result<_, _>>()?;
+/// assert_eq!(lines, ["first", "second"]);
+/// # Ok(())
+/// # }
+/// ```
+/// Like its engine it belongs to the process that opened it: a forked
 /// child gets [`Error::Forked`](crate::Error::Forked).
+///
+/// ```
+/// use forebay::{Engine, OpenOptions, Options, Residency};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = Engine::new(Options::default())?;
+/// let file = engine.open_with(&path, &OpenOptions::writing())?;
+/// file.preallocate(0, 1 << 20)?; // `false` on some file systems
+/// file.write(&[1, 2, 3]).at(4096).run()?;
+/// file.sync_data()?; // or `sync_all`
+/// if let Residency::Known { resident, len } = file.residency(0, 4096)? {
+///     println!("{resident} of {len} bytes of {} are in memory", file.path().display());
+/// }
+/// file.evict()?; // the next read is from the drive
+/// file.set_len(4096)?;
+/// assert!(file.len()? == 4096 && !file.is_empty()?);
+/// # file.sync_all()?;
+/// file.close()?; // with the errors that a drop ignores
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct File {
-    pub(super) handle: Arc<Handle>,
-    pub(super) engine: Engine,
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) engine: Engine,
+    /// Offset of the next byte for [`Read`], [`Write`] and [`Seek`]; clones have their own.
+    position: u64,
 }
 
 impl File {
-    pub(super) fn new(handle: Arc<Handle>, engine: Engine) -> Self {
-        Self { handle, engine }
+    pub(crate) fn new(handle: Arc<Handle>, engine: Engine) -> Self {
+        Self { handle, engine, position: 0 }
     }
 
     /// The path as it was given. For a descriptor it is the path from `/proc`, or `fd 5` if `/proc`
@@ -57,47 +101,6 @@ impl File {
     /// As for [`len`](Self::len).
     pub fn is_empty(&self) -> Result<bool> {
         self.len().map(|len| len == 0)
-    }
-
-    /// The name of its file system, such as `ext4`; `unknown` for one without a known name.
-    #[must_use]
-    pub fn file_system(&self) -> &'static str {
-        self.handle.file_system()
-    }
-
-    /// The kernel's name for the block device below it, such as `nvme1n1`.
-    #[must_use]
-    pub fn drive(&self) -> Option<&str> {
-        self.block_device()?.name()
-    }
-
-    /// The model name of that device.
-    #[must_use]
-    pub fn drive_model(&self) -> Option<String> {
-        self.block_device()?.model()
-    }
-
-    /// Whether the kernel reports that device as a spinning disk; `None` if it does not report it.
-    #[must_use]
-    pub fn is_rotational(&self) -> Option<bool> {
-        self.block_device()?.rotational()
-    }
-
-    /// Why O_DIRECT is not possible, permanently or at the moment; `None` if it is. The first call
-    /// reads from the drive and waits for it.
-    #[must_use]
-    pub fn no_direct_io(&self) -> Option<&str> {
-        if !self.engine.home().is_here() {
-            return Some("the file was opened before this process was forked");
-        }
-        self.handle.try_o_direct().err()
-    }
-
-    /// Why another descriptor than the given one is used; `None` if the given one is used, and for
-    /// a file that was opened by path.
-    #[must_use]
-    pub fn reopened(&self) -> Option<&str> {
-        self.handle.reopened()
     }
 
     /// Makes written bytes durable, with the metadata needed to read them again (`fdatasync`).
@@ -172,62 +175,36 @@ impl File {
     }
 }
 
-/// What layers, blocks, the command and the Python package need.
-#[doc(hidden)]
-impl File {
-    /// Like [`residency`](Self::residency), for bytes inside the file: the server is not queried.
-    #[must_use]
-    pub fn residency_inside(&self, range: ByteRange) -> Residency {
-        self.handle.residency(range)
+impl Read for File {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let moved = self.read_at(bytes, self.position)?;
+        self.position += moved as u64;
+        Ok(moved)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let moved = self.write_at(bytes, self.position)?;
+        self.position += moved as u64;
+        Ok(moved)
     }
 
-    /// Drops this handle. The last one of the file returns the file, and dropping that closes it,
-    /// which may wait for a server.
-    #[must_use]
-    pub fn dispose(self) -> Option<impl Send> {
-        Arc::into_inner(self.handle)
+    /// Does nothing, because nothing is buffered: [`File::sync_data`] makes bytes durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
+}
 
-    /// Whether both are handles of one opened file.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.handle, &other.handle)
-    }
-
-    /// Whether that engine opened it.
-    #[must_use]
-    pub fn is_of(&self, engine: &Engine) -> bool {
-        std::ptr::eq(&*self.engine.inner, &*engine.inner)
-    }
-
-    /// The descriptor that uses the page cache.
-    #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.handle.fd()
-    }
-
-    /// Identifies the file, however often it was opened.
-    #[must_use]
-    pub fn identity(&self) -> (u64, u64) {
-        self.handle.identity()
-    }
-
-    /// Whether it was opened for writing.
-    #[must_use]
-    pub fn is_writable(&self) -> bool {
-        self.handle.writable()
-    }
-
-    /// A range of it, for errors.
-    #[must_use]
-    pub fn place(&self, offset: u64, len: u64) -> Place {
-        self.handle.place(offset, len)
-    }
-
-    /// Why its pages cannot be mapped and pinned.
-    #[must_use]
-    pub fn no_pages(&self) -> Option<String> {
-        self.handle.no_pages()
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => self.len()?.checked_add_signed(by),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
     }
 }
 
@@ -240,7 +217,7 @@ impl File {
     }
 
     /// The drive below it; none in a forked child.
-    fn block_device(&self) -> Option<&BlockDevice> {
+    pub(crate) fn block_device(&self) -> Option<&BlockDevice> {
         self.engine.home().is_here().then(|| self.handle.drive())
     }
 
@@ -323,7 +300,7 @@ impl File {
         Ok(Transfer::new(state, self.engine.clone()))
     }
 
-    pub(super) fn start_at_once(
+    pub(crate) fn start_at_once(
         &self,
         offset: u64,
         target: Buffer,

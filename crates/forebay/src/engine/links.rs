@@ -96,7 +96,7 @@ impl Engine {
         Ok(Arc::clone(&link.device))
     }
 
-    pub(super) fn known(&self, id: DeviceId) -> Result<Arc<dyn Device>> {
+    pub(crate) fn known(&self, id: DeviceId) -> Result<Arc<dyn Device>> {
         let known = self.inner.links.devices().into_iter().find(|device| device.id() == id);
         known.ok_or_else(|| Error::NoDevice {
             wanted: id.to_string(),
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// The index of a GPU's link, which is in use; the first call starts its submitter.
-    pub(super) fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
+    pub(crate) fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
         self.begun(device).map(|(_, index)| index)
     }
 

@@ -10,11 +10,11 @@ mod file;
 mod interrupt;
 mod links;
 mod many;
-mod notes;
+pub(crate) mod notes;
 mod ordered;
 mod overdue;
 mod quiesce;
-mod readers;
+pub(crate) mod readers;
 mod request;
 mod request_options;
 mod several;
@@ -35,17 +35,17 @@ use std::time::{Duration, Instant};
 pub use file::File;
 use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, ProcessLocal};
-use forebay_cufile::{CuFileProvider, Session};
+use forebay_cufile::CuFileProvider;
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use quiesce::{DetachedFile, Quiesced};
 pub use request::{At, Pieces, Request};
 pub use request_options::RequestOptions;
 use rustix::io::Errno;
-pub use transfer::{Transfer, TransferFuture};
+pub use transfer::Transfer;
 
 use self::threads::ReaderTools;
-use crate::error::{Error, Operation, Place, Result, refuse_child};
+use crate::error::{Error, Operation, Place, Result, SystemError, refuse_child};
 use crate::events;
 use crate::file::{Handle, OpenOptions};
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
@@ -54,7 +54,6 @@ use crate::options::{DirectIo, Options};
 use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
 use crate::staging::Arena;
 use crate::statistics::Statistics;
-use crate::trace::Trace;
 use crate::transfer::State;
 
 /// Open windows per transfer to or from host memory: enough to keep the readers and a drive's ring
@@ -66,20 +65,46 @@ const HOST_WINDOWS: u32 = 4;
 /// It belongs to the process that created it. In a forked child every call that would move bytes,
 /// open or allocate fails with [`Error::Forked`], and dropping it does nothing; the parent is not
 /// affected. A child may create a new engine.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use forebay::{Engine, Options, Quiesced};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = Engine::new(Options::default())?;
+/// let mut buffer = engine.allocate_pinned(100_000)?; // `allocate` is memory of a GPU
+/// let file = engine.open_borrowed_fd(std::fs::File::open(&path).unwrap())?; // or `open_fd`
+/// file.read(&mut buffer).exact().run()?;
+/// for note in engine.notes() {
+///     println!("{note}"); // such as: io_uring is not allowed
+/// }
+/// let options = engine.options().clone();
+/// drop(file);
+/// let ended = engine.quiesce(Duration::from_secs(5))?; // before a snapshot
+/// assert!(matches!(ended, Quiesced::Ended));
+/// let engine = Engine::new(options)?;
+/// # engine.open_fd(std::fs::File::open(&path).unwrap())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Engine {
-    inner: ProcessLocal<Inner>,
+    pub(crate) inner: ProcessLocal<Inner>,
 }
 
 // Every transfer changes the count of handles: no field that is read shares its cache line.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Inner {
-    home: Home,
+pub(crate) struct Inner {
+    pub(crate) home: Home,
     options: Options,
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     readers: readers::ReaderCounts,
-    tools: ReaderTools,
+    pub(crate) tools: ReaderTools,
     threads: threads::Threads,
     links: links::Links,
     /// The ring of small cold reads, once one was made; `None` in it if they take the general path.
@@ -88,7 +113,7 @@ struct Inner {
     notes: Arc<Lock<Vec<String>>>,
     several: several::Several,
     keepers: ordered::Keepers,
-    direct: CuFileProvider,
+    pub(crate) direct: CuFileProvider,
 }
 
 /// How often, and how many times, a blocking caller checks whether a reader has opened a window of
@@ -164,13 +189,6 @@ impl Engine {
         &self.inner.options
     }
 
-    /// The driver of cuFile, if this engine uses it; its counters prove the route that bytes took.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn cufile(&self) -> Option<Arc<Session>> {
-        self.inner.direct.in_use()
-    }
-
     /// The GPU selected by `wanted`, added to this engine; `None` if it selects host memory.
     ///
     /// # Errors
@@ -187,23 +205,6 @@ impl Engine {
         same_settings(wanted, known).map(Some)
     }
 
-    /// Adds a device that the caller created, for example a simulated one in a test.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub fn add_device(&self, device: &Arc<dyn Device>) -> Result<()> {
-        self.check_process(Operation::Open)?;
-        self.link(device).map(drop)
-    }
-
-    /// Fails in a forked child: the locks may be held by threads that it does not have.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn check_process(&self, operation: Operation) -> Result<()> {
-        refuse_child(&self.inner.home, operation, || None)
-    }
-
     pub(crate) fn home(&self) -> &Home {
         &self.inner.home
     }
@@ -215,16 +216,6 @@ impl Engine {
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
         Buffer::on_device(self.inner.tools.arena.couriers(), self.known(device)?, len)
-    }
-
-    /// Maps memory that another process of this host [shares](Buffer::shared), for copies of a GPU.
-    /// That process must keep it until this buffer is dropped.
-    ///
-    /// # Errors
-    /// As for [`allocate`](Self::allocate), also if this GPU does not reach the memory.
-    pub fn map_shared(&self, device: DeviceId, handle: [u8; 64]) -> Result<Buffer> {
-        self.check_process(Operation::Allocate)?;
-        Buffer::mapped(self.inner.tools.arena.couriers(), self.known(device)?, handle)
     }
 
     /// Allocates host memory on huge pages, touched, and pinned for every kind of GPU in the
@@ -338,25 +329,6 @@ impl Engine {
         notes
     }
 
-    /// Starts recording the activity of the engine's threads, slots and links; an earlier recording
-    /// is dropped. While it is off, each trace point costs one load; while it is on, at most half a
-    /// million spans are kept (40 MB).
-    pub fn start_trace(&self) {
-        if self.home().is_here() {
-            self.inner.core.start_trace();
-        }
-    }
-
-    /// Stops recording and returns the trace, without operations that are still running. It is
-    /// empty in a forked child.
-    #[must_use]
-    pub fn end_trace(&self) -> Trace {
-        if !self.home().is_here() {
-            return Trace::default();
-        }
-        self.inner.core.end_trace()
-    }
-
     /// How long the stages of all transfers have taken so far; empty in a forked child.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
@@ -366,14 +338,6 @@ impl Engine {
                 ..self.inner.core.lock().statistics()
             },
             false => Statistics::default(),
-        }
-    }
-
-    /// Turns counting of stage times on, or turns it off and clears the counts. Counting is on by
-    /// default: it costs a few additions for each request and copy.
-    pub fn keep_statistics(&self, keep: bool) {
-        if self.home().is_here() {
-            self.inner.core.lock().keep_statistics(keep);
         }
     }
 
@@ -425,7 +389,10 @@ impl Engine {
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
         if inner.core.is_stuck() {
-            return Err(Error::Resource { what: "next transfer", source: Errno::BUSY });
+            return Err(Error::Resource {
+                what: "next transfer",
+                source: SystemError::of(Errno::BUSY),
+            });
         }
         inner.tools.look_for_neighbours(Instant::now());
         let readers::ReaderCounts { one, all, .. } = inner.readers;

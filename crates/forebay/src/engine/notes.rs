@@ -15,7 +15,7 @@ pub(super) fn unbounded(errno: Errno) -> String {
 }
 
 /// The note that threads serve a file system although io_uring is available.
-pub(super) fn by_threads(file_system: &str) -> String {
+pub(crate) fn by_threads(file_system: &str) -> String {
     format!(
         "files on `{file_system}` are read and written by threads: io_uring is used only where the \
          file system is known to complete requests in full, because io_uring may continue a short \

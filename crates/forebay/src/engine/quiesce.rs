@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use forebay_base::process::ProcessLocal;
 
 use super::Engine;
-use super::file::File;
 use crate::error::{Operation, Result};
 use crate::file::Handle;
 
@@ -27,7 +26,7 @@ pub enum Quiesced {
 
 /// An open file without an engine.
 #[derive(Debug)]
-pub struct DetachedFile(Arc<Handle>);
+pub struct DetachedFile(pub(crate) Arc<Handle>);
 
 impl Engine {
     /// Ends the engine once this is its last handle, so that the process can be snapshotted. Waits
@@ -55,12 +54,6 @@ impl Engine {
             thread::sleep(NAP);
         }
     }
-
-    /// Makes a detached file a file of this engine.
-    #[must_use]
-    pub fn attach(&self, file: DetachedFile) -> File {
-        File::new(file.0, self.clone())
-    }
 }
 
 impl DetachedFile {
@@ -70,30 +63,5 @@ impl DetachedFile {
     /// As there.
     pub fn close(self) -> Result<()> {
         if self.0.writable() { self.0.flush() } else { Ok(()) }
-    }
-}
-
-impl File {
-    /// Detaches the open file from its engine.
-    ///
-    /// # Errors
-    /// The file itself while clones or transfers use it, and in a forked child.
-    pub fn detach(mut self) -> std::result::Result<DetachedFile, Self> {
-        if !self.engine.home().is_here() {
-            return Err(self);
-        }
-        match Arc::try_unwrap(self.handle) {
-            Ok(handle) => Ok(DetachedFile(Arc::new(handle.detached()))),
-            Err(shared) => {
-                self.handle = shared;
-                Err(self)
-            }
-        }
-    }
-
-    /// Its engine.
-    #[must_use]
-    pub fn engine(&self) -> &Engine {
-        &self.engine
     }
 }

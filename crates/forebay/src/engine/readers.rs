@@ -17,22 +17,11 @@ const MOST: usize = 12;
 /// long as with 7 (the same runs).
 const LEFT: usize = 8;
 
-impl Options {
-    /// Number of threads that read cached bytes for a GPU in an engine with these limits:
-    /// `readers`, or the cores that this process may use, less an eighth, from 2 to 12. In either
-    /// case it is limited to the readers' share of `threads`. By default every further GPU in use
-    /// adds as many, up to seven of eight cores together.
-    #[must_use]
-    pub fn reader_count(&self) -> usize {
-        shared(self).0.one
-    }
-}
-
 /// Numbers of readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReaderCounts {
+pub(crate) struct ReaderCounts {
     /// For a single GPU.
-    pub(super) one: usize,
+    pub(crate) one: usize,
     /// For all GPUs of this engine together.
     pub(super) all: usize,
     /// For all GPUs of the host together.
@@ -51,6 +40,11 @@ pub(super) fn shared(options: &Options) -> (ReaderCounts, ThreadShares) {
     let shares = ThreadShares::of(options.threads, all);
     let [one, all] = [one, all].map(|number| number.min(shares.readers));
     (ReaderCounts { one, all, of_host }, shares)
+}
+
+/// The numbers of readers of an engine with these limits.
+pub(crate) fn counts(options: &Options) -> ReaderCounts {
+    shared(options).0
 }
 
 /// The default for `cores`, of which a control group may use a quota in thousandths of a core. It

@@ -19,7 +19,7 @@ const ROOM: u64 = 64 << 10;
 
 /// A stream for which a caller has promised what [`Request::on`] requires.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OrderedOn(pub(super) CallerStream);
+pub(crate) struct OrderedOn(pub(super) CallerStream);
 
 /// A read or write that has not begun: [`File::read`], [`File::write`], [`Engine::read_many`] and
 /// [`Engine::write_many`] make it. With memory that it borrows, [`run`](Self::run) blocks until the
@@ -44,19 +44,19 @@ pub(super) struct OrderedOn(pub(super) CallerStream);
 /// ```
 #[must_use = "nothing is transferred before `run` or `start`"]
 pub struct Request<'a, Of, Memory> {
-    of: Of,
+    pub(crate) of: Of,
     direction: Direction,
-    memory: Memory,
-    options: RequestOptions,
-    pub(super) stream: Option<OrderedOn>,
+    pub(crate) memory: Memory,
+    pub(crate) options: RequestOptions,
+    pub(crate) stream: Option<OrderedOn>,
     go_on: Option<GoOn<'a>>,
 }
 
 /// A range of a file, as long as the request's memory.
 #[derive(Debug)]
 pub struct At<'a> {
-    file: &'a File,
-    offset: u64,
+    pub(crate) file: &'a File,
+    pub(crate) offset: u64,
 }
 
 /// Pieces of files.
@@ -287,18 +287,6 @@ impl Request<'_, At<'_>, Buffer> {
                 file.start_on(stream, self.direction, offset, self.memory, &self.options)
             }
             None => file.start(self.direction, offset, self.memory, &self.options),
-        }
-    }
-
-    /// Like [`start`](Self::start), for a caller that holds a lock others wait for, such as an
-    /// interpreter's: a read that takes some microseconds, waits for no drive, and calls no driver.
-    /// Otherwise the buffer is returned.
-    #[doc(hidden)]
-    pub fn start_at_once(self) -> std::result::Result<Transfer, Buffer> {
-        let At { file, offset } = self.of;
-        match self.stream {
-            Some(_) => Err(self.memory),
-            None => file.start_at_once(offset, self.memory, &self.options),
         }
     }
 }

@@ -264,7 +264,7 @@ impl Engine {
     }
 
     /// The O_DIRECT alignment of a file, or why O_DIRECT is not used.
-    pub(super) fn o_direct_alignment(&self, file: &Handle) -> Result<Alignment, String> {
+    pub(crate) fn o_direct_alignment(&self, file: &Handle) -> Result<Alignment, String> {
         if self.inner.options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
         }

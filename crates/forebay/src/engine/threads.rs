@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::affinity::ReaderAffinity;
 use super::notes;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Operation, Result, SystemError};
 use crate::events;
 use crate::gpu::Device;
 use crate::memory::Parts;
@@ -60,9 +60,9 @@ impl ThreadShares {
 
 /// What readers need to plan windows, to allocate slots and to spawn further readers.
 #[derive(Debug, Clone)]
-pub(super) struct ReaderTools {
+pub(crate) struct ReaderTools {
     pub(super) planner: Planner,
-    pub(super) arena: Arc<Arena>,
+    pub(crate) arena: Arc<Arena>,
     pub(super) core: Arc<Core>,
     /// Wakes the readers.
     pub(super) bell: Arc<Parking>,
@@ -186,7 +186,7 @@ impl Threads {
     ) -> Result<()> {
         let mut count = self.alive.count.lock();
         if quota == Quota::Shared && count[quota as usize] >= self.alive.most {
-            return Err(Error::Resource { what, source: Errno::AGAIN });
+            return Err(Error::Resource { what, source: SystemError::of(Errno::AGAIN) });
         }
         count[quota as usize] += 1;
         drop(count);
@@ -352,7 +352,7 @@ impl Threads {
             (Ok(Ok(ring)), _) | (Ok(Err(_)) | Err(_), Some(ring)) => ring,
             (Err(error), None) => return Err(error),
             (Ok(Err(errno)), None) if options.ring == RingChoice::Uring => {
-                return Err(Error::Resource { what: "io_uring", source: errno });
+                return Err(Error::Resource { what: "io_uring", source: SystemError::of(errno) });
             }
             (Ok(Err(errno)), None) => {
                 let most = options.depth.unwrap_or(EACH_MAX).min(EACH_MAX).min(self.shares.pool);
@@ -401,7 +401,7 @@ impl Threads {
 /// The reason why a thread could not be started.
 fn errno_of(error: Error) -> Errno {
     match error {
-        Error::Resource { source, .. } => source,
+        Error::Resource { source, .. } => Errno::from_raw_os_error(source.0),
         _ => Errno::AGAIN,
     }
 }

@@ -17,7 +17,7 @@ use crate::transfer::{Completions, Ender, Outcome, RouteShare, Stages, State};
 const SMALL_AWAKE: Duration = Duration::from_micros(200);
 
 /// Waits for the end of a transfer in a task of any executor. Dropping it drops the transfer.
-pub type TransferFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(super) type TransferFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A transfer in progress. A thread waits for it by [`wait`](Self::wait) or
 /// [`wait_for`](Self::wait_for), a task of any executor by `.await`; both return its memory.
@@ -28,10 +28,42 @@ pub type TransferFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///
 /// In a forked child it is inert: waiting fails with [`Error::Forked`], and dropping it cancels
 /// nothing.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use forebay::{Engine, Options};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = Engine::new(Options::default())?;
+/// let file = engine.open(&path)?;
+/// let transfer = file.read(engine.allocate_pinned(100_000)?).start()?;
+/// transfer.on_end(|| println!("done")); // on a thread of the engine
+/// while transfer.wait_for(Duration::from_millis(10)).is_none() {
+///     let (done, requested) = transfer.progress();
+///     println!("{done} of {requested} bytes, {:?}", transfer.routes());
+/// }
+/// println!("{:?}", transfer.stages());
+/// let (outcome, buffer) = transfer.wait();
+/// assert_eq!(outcome?.bytes, 100_000);
+///
+/// let transfer = file.read(buffer.unwrap()).start()?;
+/// transfer.cancel();
+/// let (outcome, _) = transfer.wait_at_most(Duration::from_secs(5));
+/// assert!(outcome.is_ok() || matches!(outcome, Err(forebay::Error::Cancelled { .. })));
+/// # let transfer = file.read(engine.allocate_pinned(100_000)?).start()?;
+/// # println!("{}", transfer.is_done());
+/// # transfer.detach();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Transfer {
-    state: Arc<State>,
-    engine: Engine,
+    pub(crate) state: Arc<State>,
+    pub(crate) engine: Engine,
     /// Whether dropping this handle cancels the transfer.
     pub(crate) cancels: bool,
 }
@@ -46,16 +78,6 @@ impl Transfer {
     /// result is only emitted as an event.
     pub fn detach(mut self) {
         self.cancels = false;
-    }
-
-    /// Returns the buffers of a finished transfer, once. The list is empty before the end, and
-    /// leaves out buffers that a copy may still touch.
-    #[must_use]
-    pub fn reclaim(&self) -> Vec<Buffer> {
-        if !self.engine.home().is_here() || !self.state.is_done() {
-            return Vec::new();
-        }
-        self.state.take_buffers()
     }
 
     /// Waits for the end. The transfer's buffer is returned, also after an error.
@@ -140,13 +162,6 @@ impl Transfer {
         !self.engine.home().is_here() || self.settle() || self.state.is_done()
     }
 
-    /// Whether the other calls take completions, which ends other callers' transfers too.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn reaps(&self) -> bool {
-        self.engine.home().is_here() && self.state.reaps()
-    }
-
     /// The result; `None` while the transfer is in progress.
     pub(crate) fn ended(&self) -> Option<Result<Outcome>> {
         self.settle();
@@ -176,13 +191,6 @@ impl Transfer {
     pub fn routes(&self) -> Vec<RouteShare> {
         let is_here = self.engine.home().is_here(); // a forked child takes no lock
         if is_here { self.state.routes(u64::MAX) } else { Vec::new() }
-    }
-
-    /// Why bytes are not transferred directly between drive and GPU, as far as known by now: see
-    /// [`Outcome::not_direct`].
-    #[must_use]
-    pub fn not_direct(&self) -> Option<Arc<str>> {
-        self.state.not_direct()
     }
 
     /// Time by stage so far.

@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use forebay_gpu::DeviceError;
-use rustix::io::Errno;
+use libc::{
+    EACCES, EBADF, EBUSY, EDQUOT, EEXIST, EFAULT, EINVAL, EIO, EISDIR, EMFILE, ENFILE, ENOENT,
+    ENOMEM, ENOSPC, ENOTDIR, EPERM, EROFS,
+};
 
-use super::{Error, Operation};
+use super::{Error, Operation, SystemError};
 
 const COPY_NOT_OVER: &str = "restart the process, which can no longer use that memory; the \
                              kernel's log (`dmesg`) may show what happened to the GPU";
@@ -17,7 +20,7 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Io { source: Errno::NOENT, place, .. } => missing_hint(&place.path).into(),
+            Self::Io { source: SystemError(ENOENT), place, .. } => missing_hint(&place.path).into(),
             Self::Io { source, operation, .. } => return io_hint(*source, *operation),
             Self::EndOfFile { .. } => {
                 "request fewer bytes, or check that the file was written completely".into()
@@ -108,12 +111,10 @@ fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
     Some(hint.into())
 }
 
-fn resource_hint(what: &str, source: Errno) -> &'static str {
+fn resource_hint(what: &str, SystemError(source): SystemError) -> &'static str {
     match (what, source) {
         ("io_uring", _) => "leave `FOREBAY_RING` at `auto` to use threads with `pread` instead",
-        (_, Errno::BUSY) => {
-            "look for a hung drive, server or GPU: pending closes and frees wait for it"
-        }
+        (_, EBUSY) => "look for a hung drive, server or GPU: pending closes and frees wait for it",
         _ => "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)",
     }
 }
@@ -134,37 +135,35 @@ fn missing_hint(path: &Path) -> &'static str {
     }
 }
 
-fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
+fn io_hint(SystemError(errno): SystemError, operation: Operation) -> Option<String> {
     Some(
         match errno {
-            Errno::ISDIR => "give a regular file or a block device",
-            Errno::EXIST if operation == Operation::Open => {
+            EISDIR => "give a regular file or a block device",
+            EEXIST if operation == Operation::Open => {
                 "give another path, or open the existing file"
             }
-            Errno::NOTDIR => {
-                "a part of the path that should be a folder is a file: look at its spelling"
-            }
-            Errno::ACCESS => "get the permission from the owner, or run as the owner",
-            Errno::PERM => {
+            ENOTDIR => "a part of the path that should be a folder is a file: look at its spelling",
+            EACCES => "get the permission from the owner, or run as the owner",
+            EPERM => {
                 "run as the owner, or look whether the file is immutable (`lsattr`, `chattr -i`)"
             }
-            Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
-            Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
-            Errno::IO if operation == Operation::Sync => {
+            ENOSPC | EDQUOT => "free room on that file system, or write elsewhere",
+            EROFS => "the file system is mounted read-only: remount it or write elsewhere",
+            EIO if operation == Operation::Sync => {
                 "the drive or its file system failed, or another engine or program wrote to the \
                  file through the page cache during a write with O_DIRECT (\"Page cache \
                  invalidation failure\" in the kernel's log, `dmesg`): write a file from one \
                  engine, or without the route `staged`"
             }
-            Errno::IO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",
-            Errno::BADF if operation == Operation::Open => "give a descriptor that is open",
-            Errno::NOMEM => "raise the memory limit of this process",
-            Errno::FAULT => {
+            EIO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",
+            EBADF if operation == Operation::Open => "give a descriptor that is open",
+            ENOMEM => "raise the memory limit of this process",
+            EFAULT => {
                 "the memory given to the call is not accessible: it is unmapped, or maps a file \
                  that became shorter; map it anew"
             }
-            Errno::MFILE | Errno::NFILE => "raise the limit on open files (`ulimit -n`)",
-            Errno::INVAL if matches!(operation, Operation::Read | Operation::Write) => {
+            EMFILE | ENFILE => "raise the limit on open files (`ulimit -n`)",
+            EINVAL if matches!(operation, Operation::Read | Operation::Write) => {
                 "the file system refuses this alignment: `FOREBAY_DIRECT_IO=off` avoids O_DIRECT"
             }
             _ => return None,

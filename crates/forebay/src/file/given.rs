@@ -86,7 +86,7 @@ impl Handle {
 
     fn given(path: PathBuf, fd: OwnedFd) -> Result<Self> {
         let place = || Place::whole(&path);
-        let failed = |source| Error::Io { operation: Operation::Open, place: place(), source };
+        let failed = |source: Errno| Error::io(Operation::Open, place(), source);
         let refused =
             |reason| Error::BadRequest { operation: Operation::Open, place: place(), reason };
         let stat = rustix::fs::fstat(&fd).map_err(failed)?;

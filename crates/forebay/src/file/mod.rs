@@ -62,6 +62,13 @@ impl OpenOptions {
     pub fn new_file() -> Self {
         Self { write: true, create_new: true, ..Self::default() }
     }
+
+    /// Changes options: `OpenOptions::writing().with(|how| how.truncate = true)`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 /// Consecutive resident reads after which a small read does not query the page cache. A query takes
@@ -115,11 +122,7 @@ impl Handle {
     /// for creating or truncating without write access, [`Error::Io`] for errors of the system.
     pub(crate) fn open(path: impl Into<PathBuf>, how: &OpenOptions) -> Result<Self> {
         let path = path.into();
-        let failed = |errno| Error::Io {
-            operation: Operation::Open,
-            place: Place::whole(&path),
-            source: errno,
-        };
+        let failed = |errno: Errno| Error::io(Operation::Open, Place::whole(&path), errno);
         if (how.create || how.create_new || how.truncate) && !how.write {
             return Err(Error::BadRequest {
                 operation: Operation::Open,
@@ -139,11 +142,8 @@ impl Handle {
     /// The handle of an open descriptor.
     fn of(path: PathBuf, fd: OwnedFd, stat: &Stat, flags: OFlags) -> Result<Self> {
         let kind = kind_of(&path, stat)?;
-        let file_system = rustix::fs::fstatfs(&fd).map_err(|source| Error::Io {
-            operation: Operation::Open,
-            place: Place::whole(&path),
-            source,
-        })?;
+        let file_system = rustix::fs::fstatfs(&fd)
+            .map_err(|source| Error::io(Operation::Open, Place::whole(&path), source))?;
         Ok(Self {
             path,
             fd,
@@ -464,7 +464,7 @@ impl Handle {
     }
 
     fn failed(&self, operation: Operation, range: ByteRange, source: Errno) -> Error {
-        Error::Io { operation, place: self.place(range.start, range.len()), source }
+        Error::io(operation, self.place(range.start, range.len()), source)
     }
 }
 
@@ -488,11 +488,7 @@ fn open_without_waiting(path: &Path, how: &OpenOptions) -> Result<OwnedFd> {
         Err(Errno::AGAIN) if there.is_ok() => open(flags),
         opened => opened,
     };
-    opened.map_err(|source| Error::Io {
-        operation: Operation::Open,
-        place: Place::whole(path),
-        source,
-    })
+    opened.map_err(|source| Error::io(Operation::Open, Place::whole(path), source))
 }
 
 fn kind_of(path: &Path, stat: &Stat) -> Result<Kind> {

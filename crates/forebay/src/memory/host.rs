@@ -17,7 +17,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::account::{Lease, Purpose};
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Operation, Result, SystemError};
 use crate::gpu::Device;
 
 /// Alignment of every mapping: the huge page size of x86-64, and of arm64 with 4 KiB pages. If huge
@@ -77,7 +77,7 @@ impl HostMemory {
     }
 
     fn map_untouched(len: usize) -> Result<Self> {
-        let fail = |source| Error::HostMemory { len: len as u64, source };
+        let fail = |errno| Error::HostMemory { len: len as u64, source: SystemError::of(errno) };
         let page = rustix::param::page_size();
         let align = if len >= HUGE { HUGE } else { page };
         let whole = len

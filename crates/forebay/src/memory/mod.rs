@@ -27,7 +27,7 @@ use forebay_base::process::Home;
 use forebay_base::user_copy::{copy_from_user, copy_to_user};
 use rustix::io::Errno;
 
-use crate::error::{Error, Operation, Place, Result};
+use crate::error::{Error, Operation, Place, Result, SystemError};
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::plan::Direction;
 
@@ -67,10 +67,32 @@ impl Parts {
 /// nothing.
 ///
 /// [`Engine::borrow_device_memory`]: crate::Engine::borrow_device_memory
+///
+/// ```
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = forebay::Engine::new(forebay::Options::default())?;
+/// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
+/// let mut buffer = engine.allocate(gpu, 8192)?;
+/// buffer.fill(1)?;
+/// buffer.upload(4096, &[2; 4096])?;
+/// let (first, second) = buffer.split_at(4096);
+/// let mut bytes = [0; 4096];
+/// second.download(0, &mut bytes)?;
+/// assert!(bytes == [2; 4096] && second.address() == first.address() + first.len());
+/// assert!(!first.is_empty() && first.device() == Some(gpu) && first.as_slice().is_none());
+///
+/// let mut pinned = engine.allocate_pinned(4096)?;
+/// pinned.as_mut_slice().expect("host memory").copy_from_slice(&bytes);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Buffer {
-    allocation: Arc<Allocation>,
-    start: u64,
-    len: u64,
+    pub(crate) allocation: Arc<Allocation>,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
 }
 
 impl Buffer {
@@ -86,23 +108,6 @@ impl Buffer {
 
     fn of(memory: Memory, len: u64) -> Self {
         Self { allocation: Arc::new(Allocation::new(memory)), start: 0, len }
-    }
-
-    /// Attaches an owner that keeps borrowed memory alive. Several owners can be attached.
-    ///
-    /// The owner is dropped once the buffer and everything split from it are dropped and no
-    /// transfer can touch the memory any more, on the thread that drops the last share. It is never
-    /// dropped if a failed copy may still touch the memory ([`Error::CopyNotOver`]).
-    ///
-    /// A forked child that drops the buffer drops its own copy of the owner, as for any value.
-    ///
-    /// # Panics
-    /// If the buffer was split, or an abandoned call still moves bytes to or from it.
-    #[must_use]
-    pub fn kept_by(mut self, owner: impl Any + Send + Sync) -> Self {
-        let allocation = Arc::get_mut(&mut self.allocation).expect("it has not been split");
-        allocation.owners.push(Box::new(owner));
-        self
     }
 
     /// Memory of a GPU; `couriers` make copies that the caller waits for.
@@ -125,23 +130,6 @@ impl Buffer {
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), 0, source);
         let (address, len) = device.map_shared(handle).map_err(failed)?;
         Ok(Self::of(Memory::device(couriers, device, address, Origin::Mapped), len))
-    }
-
-    /// A handle by which other processes of this host map the allocation.
-    ///
-    /// # Errors
-    /// [`Error::BadOption`] for memory that the engine did not allocate on a GPU; the GPU's error.
-    pub fn shared(&self) -> Result<[u8; 64]> {
-        self.check_usable(|| None)?;
-        match &self.allocation.memory {
-            Memory::Device { device, address, origin: Origin::Allocated, .. } => {
-                device.share(*address).map_err(|source| self.device_error(source))
-            }
-            _ => {
-                let expected = "memory that the engine allocated on a GPU";
-                Err(Error::bad_option("memory", format!("{self:?}"), expected))
-            }
-        }
     }
 
     /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
@@ -171,12 +159,6 @@ impl Buffer {
     #[must_use]
     pub fn device(&self) -> Option<DeviceId> {
         self.gpu().map(|device| device.id())
-    }
-
-    /// The GPU that the memory is on; `None` for host memory.
-    #[must_use]
-    pub fn gpu(&self) -> Option<&Arc<dyn Device>> {
-        self.allocation.gpu()
     }
 
     /// Address of its first byte, on the host or on its GPU.
@@ -227,15 +209,6 @@ impl Buffer {
         // SAFETY: the range is mapped and initialised (anonymous memory is zero). Only this buffer
         // covers it, and no transfer runs on it, since transfers own theirs.
         Some(unsafe { std::slice::from_raw_parts(pointer, len) })
-    }
-
-    /// Why [`as_slice`](Self::as_slice) has no bytes of our own host memory.
-    ///
-    /// # Errors
-    /// [`Error::Forked`] in a forked child; [`Error::BadState`] during an abandoned call.
-    #[doc(hidden)]
-    pub fn check(&self) -> Result<()> {
-        self.check_usable(|| None)
     }
 
     /// Like [`as_slice`](Self::as_slice), but mutable.
@@ -349,19 +322,6 @@ impl Buffer {
         })
     }
 
-    /// Starts to copy bytes of this memory to pieces as a read does, or as a write does the pieces
-    /// to it. Each piece has its offset here. Copies between pinned memory and a GPU are queued
-    /// together; copies of other memory have ended when this returns. Errors come from
-    /// [`Exchange::wait`].
-    #[doc(hidden)]
-    #[must_use]
-    pub fn start_exchange(self, pieces: Vec<(u64, Self)>, direction: Direction) -> Exchange {
-        let (own, running) = (Some(self), Vec::new());
-        let mut exchange = Exchange { own, pieces, running, failed: None };
-        exchange.failed = exchange.start(direction).err();
-        exchange
-    }
-
     /// Queues copies between pieces on one GPU and this memory, which is pinned for it. After an
     /// error some of them may run.
     fn queue(
@@ -438,7 +398,7 @@ impl Buffer {
         done.map_err(|source| self.device_error(source))
     }
 
-    fn device_error(&self, source: DeviceError) -> Error {
+    pub(crate) fn device_error(&self, source: DeviceError) -> Error {
         let device = self.gpu().expect("only called for memory on a GPU").id();
         let failed = || Error::of_device(Operation::Copy, device, self.len, source);
         self.check_usable(|| None).err().unwrap_or_else(failed)
@@ -479,11 +439,11 @@ impl Buffer {
 /// making. Dropping it waits for them.
 #[derive(Debug)]
 pub struct Exchange {
-    own: Option<Buffer>,
-    pieces: Vec<(u64, Buffer)>,
+    pub(crate) own: Option<Buffer>,
+    pub(crate) pieces: Vec<(u64, Buffer)>,
     /// Streams with copies, with the index of a piece on the same GPU.
-    running: Vec<(Courier, usize)>,
-    failed: Option<Error>,
+    pub(crate) running: Vec<(Courier, usize)>,
+    pub(crate) failed: Option<Error>,
 }
 
 impl Exchange {
@@ -499,7 +459,7 @@ impl Exchange {
         (outcome, self.own.take().expect("until it is waited for"))
     }
 
-    fn start(&mut self, direction: Direction) -> Result<()> {
+    pub(crate) fn start(&mut self, direction: Direction) -> Result<()> {
         let mut first = 0;
         while first < self.pieces.len() {
             self.end()?; // the copies of the GPU before
@@ -565,7 +525,7 @@ impl Drop for Exchange {
 
 /// The error for a failed copy of `len` bytes of host memory.
 fn not_copied(len: usize) -> impl Fn(Errno) -> Error {
-    move |source| Error::HostCopy { len: len as u64, source }
+    move |errno| Error::HostCopy { len: len as u64, source: SystemError::of(errno) }
 }
 
 impl fmt::Debug for Buffer {
@@ -748,15 +708,15 @@ impl Span {
 }
 
 /// The memory behind a buffer; freed with the last buffer split from it.
-struct Allocation {
-    memory: Memory,
+pub(crate) struct Allocation {
+    pub(crate) memory: Memory,
     /// Values that keep borrowed memory alive; dropped with the last share.
-    owners: Vec<Box<dyn Any + Send + Sync>>,
+    pub(crate) owners: Vec<Box<dyn Any + Send + Sync>>,
     /// Number of abandoned calls that still move bytes to or from it.
     adrift: AtomicUsize,
 }
 
-enum Memory {
+pub(crate) enum Memory {
     Host(HostMemory),
     /// Borrowed memory of this process.
     Lent {
@@ -774,7 +734,7 @@ enum Memory {
 
 /// Where memory of a GPU is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
+pub(crate) enum Origin {
     Allocated,
     Mapped,
     Borrowed,
@@ -802,7 +762,7 @@ impl Allocation {
         Self { memory, owners: Vec::new(), adrift: AtomicUsize::new(0) }
     }
 
-    fn gpu(&self) -> Option<&Arc<dyn Device>> {
+    pub(crate) fn gpu(&self) -> Option<&Arc<dyn Device>> {
         match &self.memory {
             Memory::Host(_) | Memory::Lent { .. } => None,
             Memory::Device { device, .. } => Some(device),

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::account::{Account, Purpose};
 use super::host::Node;
 use super::host::{HostMemory, Lender};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SystemError};
 use crate::gpu::Device;
 
 /// Upper bound of the overhead for `len` bytes: page tables take 1/512 with small pages, and each
@@ -76,7 +76,8 @@ impl Room {
         node: Option<&Node>,
     ) -> Result<(HostMemory, Option<Errno>)> {
         let bytes = usize::try_from(len);
-        let bytes = bytes.map_err(|_| Error::HostMemory { len, source: Errno::NOMEM })?;
+        let bytes =
+            bytes.map_err(|_| Error::HostMemory { len, source: SystemError::of(Errno::NOMEM) })?;
         let _turn = self.enter(len, spare)?;
         HostMemory::map_near(bytes, node)
     }

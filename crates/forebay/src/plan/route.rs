@@ -11,17 +11,6 @@ pub enum Direction {
     Write,
 }
 
-impl Direction {
-    /// The name in traces and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
-
 /// The data path between a file and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -88,55 +77,6 @@ pub enum Reason {
     PeerToPeer,
     /// The direct path between the drive and the GPU was refused, or failed during the transfer.
     PeerFailed,
-}
-
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Self; 13] = [
-        Self::Resident,
-        Self::NotResident,
-        Self::InMemory,
-        Self::NoDirectIo,
-        Self::TriedResident,
-        Self::TriedNotResident,
-        Self::HadToWait,
-        Self::Required,
-        Self::UnalignedEdge,
-        Self::WriteThroughCache,
-        Self::WritePastCache,
-        Self::PeerToPeer,
-        Self::PeerFailed,
-    ];
-
-    /// Whether the bytes were in memory when the route was chosen, so that no drive is involved.
-    #[must_use]
-    pub const fn is_in_memory(self) -> bool {
-        matches!(self, Self::Resident | Self::InMemory | Self::TriedResident)
-    }
-
-    /// The reason as a phrase that follows the route's name.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Resident => "resident in the page cache",
-            Self::NotResident => "not resident, read from the drive with O_DIRECT",
-            Self::InMemory => "the file lives in memory",
-            Self::NoDirectIo => "no O_DIRECT on this file",
-            Self::TriedResident => {
-                "residency is hidden from this user, found in memory by an attempt"
-            }
-            Self::TriedNotResident => {
-                "residency is hidden from this user, an attempt found nothing in memory"
-            }
-            Self::HadToWait => "no longer in memory when it was read",
-            Self::Required => "required",
-            Self::UnalignedEdge => "unaligned edge, through the page cache",
-            Self::WriteThroughCache => "writes go through the page cache",
-            Self::WritePastCache => "written to the drive with O_DIRECT",
-            Self::PeerToPeer => "a path between drive and GPU",
-            Self::PeerFailed => "the path between drive and GPU failed",
-        }
-    }
 }
 
 impl fmt::Display for Reason {

@@ -35,6 +35,29 @@ pub(crate) fn goes_at_once() -> bool {
 ///
 /// [`Transfer::report_to`]: crate::Transfer::report_to
 /// [`Transfer::on_end`]: crate::Transfer::on_end
+///
+/// ```
+/// use forebay::{Completions, Engine, Options};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = Engine::new(Options::default())?;
+/// let (file, completions) = (engine.open(&path)?, Completions::new());
+/// let mut transfers = Vec::new();
+/// for tag in 0..8 {
+///     let transfer = file.read(engine.allocate_pinned(4096)?).at(tag * 4096).start()?;
+///     transfer.report_to(&completions, tag);
+///     transfers.push(transfer);
+/// }
+/// for _ in 0..8 {
+///     let tag = completions.wait(None).expect("a transfer");
+///     assert!(transfers[tag as usize].is_done());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Completions(pub(super) Arc<Queue>);
 

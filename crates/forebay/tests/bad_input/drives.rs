@@ -52,7 +52,12 @@ fn assert_failed<T: std::fmt::Debug>(
     bad: usize,
 ) {
     let error = result.expect_err("the drive failed");
-    let Error::Io { operation: Operation::Read, place, source: Errno::IO } = &error else {
+    let Error::Io {
+        operation: Operation::Read,
+        place,
+        source: forebay::error::SystemError(libc::EIO),
+    } = &error
+    else {
         panic!("no EIO: {error}");
     };
     let (start, end) = ends(place);
@@ -235,7 +240,9 @@ fn small_drive() -> Option<(LoopDrive, PathBuf)> {
 #[track_caller]
 fn assert_full<T: std::fmt::Debug>(result: Result<T>, file: &File, operation: Operation) {
     let error = result.expect_err("the disk is full");
-    let Error::Io { operation: failed, place, source: Errno::NOSPC } = &error else {
+    let Error::Io { operation: failed, place, source: forebay::error::SystemError(libc::ENOSPC) } =
+        &error
+    else {
         panic!("no ENOSPC: {error}");
     };
     assert_eq!(*failed, operation);
@@ -305,7 +312,11 @@ fn a_write_that_fails_in_the_middle() {
         let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
         let error = file.write(&pattern(3, SIZE)).run().expect_err("no quota left");
         match &error {
-            Error::Io { operation: Operation::Write, place, source: Errno::DQUOT } => {
+            Error::Io {
+                operation: Operation::Write,
+                place,
+                source: forebay::error::SystemError(libc::EDQUOT),
+            } => {
                 let (start, end) = ends(place);
                 assert!(start <= CUT && CUT < end, "{place}");
             }
@@ -342,6 +353,9 @@ fn always_says(answer: i32, expected: Errno) {
     let engine = small_engine(|options| options.ring = RingChoice::Pread);
     let file = engine.open(fuse.path()).expect("the file opens");
     let error = file.read(&mut vec![0; SIZE]).run().expect_err("it never gives the bytes");
-    assert!(matches!(error, Error::Io { source, .. } if source == expected), "{error:?}");
+    assert!(
+        matches!(error, Error::Io { source, .. } if source.0 == expected.raw_os_error()),
+        "{error:?}"
+    );
     assert!(error.is_retryable());
 }

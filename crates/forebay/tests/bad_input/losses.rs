@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::{Engine, Error, OpenOptions, Operation, RequestOptions, RingChoice, Route, SyncMode};
-use rustix::io::Errno;
 
 use crate::lab::{self, FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchdog};
 use crate::{sim, small_engine};
@@ -68,7 +67,11 @@ fn a_quota_that_ends_in_the_middle_of_a_write() {
             let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
             let error =
                 file.write(&buffer).options(options).run().expect_err("the quota is too small");
-            let Error::Io { operation: Operation::Write, place, source: Errno::DQUOT } = &error
+            let Error::Io {
+                operation: Operation::Write,
+                place,
+                source: forebay::error::SystemError(libc::EDQUOT),
+            } = &error
             else {
                 panic!("no EDQUOT: {error:?}");
             };
@@ -133,12 +136,17 @@ fn a_file_system_that_takes_no_more_in_the_middle_of_writes() {
         let error = error.expect("the file system takes no more");
         let Error::Io { operation, place, source } = &error else { panic!("{error:?}") };
         assert!(matches!(operation, Operation::Write | Operation::Sync), "{error:?}");
-        assert!(matches!(*source, Errno::ROFS | Errno::IO), "{error:?}");
+        assert!(matches!(source.0, libc::EROFS | libc::EIO), "{error:?}");
         assert_eq!(place.path, path);
         assert!(error.hint().is_some(), "{error:?}");
         // From now on every write says so at once, and reads go on.
         let error = file.write(&buffer).options(options).run().expect_err("it takes no more");
-        let Error::Io { operation: Operation::Write, source: Errno::ROFS, .. } = &error else {
+        let Error::Io {
+            operation: Operation::Write,
+            source: forebay::error::SystemError(libc::EROFS),
+            ..
+        } = &error
+        else {
             panic!("no EROFS: {error:?}");
         };
         let hint = "the file system is mounted read-only: remount it or write elsewhere";

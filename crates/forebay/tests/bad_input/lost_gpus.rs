@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
+use forebay::internal::clock::SystemClock;
 use forebay::{Buffer, Engine, Error, OpenOptions};
 use tempfile::TempDir;
 

@@ -5,7 +5,8 @@
 use std::fs;
 use std::ptr::NonNull;
 
-use forebay::gpu::{AddressKind, Device, DeviceCopy, GpuSelector, visible};
+use forebay::gpu::{Device, GpuSelector, visible};
+use forebay::internal::{AddressKind, DeviceCopy};
 use forebay::{Buffer, Engine, Error, Options, Piece};
 
 use crate::driver::{Driver, IpcHandle, engine, file, fill_and_check, run_again};

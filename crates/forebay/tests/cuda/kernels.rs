@@ -5,7 +5,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay::gpu::{BATCH_MAX, Device, DeviceCopy, Signal, Stream};
+use forebay::gpu::Device;
+use forebay::internal::{BATCH_MAX, DeviceCopy, Signal, Stream};
 
 use super::tests::{gpu, random};
 

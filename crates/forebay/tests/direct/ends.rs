@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device};
+use forebay::internal::clock::SystemClock;
 use forebay::{Buffer, Error, File, OpenOptions, Piece, Reason, RequestOptions, Route, Transfer};
 
 use super::lab::fork::{Side, fork};

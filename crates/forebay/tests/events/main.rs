@@ -11,9 +11,9 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
+use forebay::internal::clock::SystemClock;
 use forebay::{Engine, Error, OpenOptions, Options, Piece};
 use tempfile::TempDir;
 use tracing::span::{Attributes, Id, Record};

@@ -6,9 +6,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device};
+use forebay::internal::clock::SystemClock;
 use forebay::{Engine, Error, Options};
 use tracing::Level;
 

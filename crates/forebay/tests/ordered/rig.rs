@@ -7,9 +7,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
-use forebay::gpu::{CallerStream, Device, Stream};
+use forebay::gpu::{CallerStream, Device};
+use forebay::internal::Stream;
+use forebay::internal::clock::SystemClock;
 use forebay::units::KIB;
 use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Transfer};
 

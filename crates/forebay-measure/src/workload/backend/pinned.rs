@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay::Buffer;
-use forebay::gpu::{Device, DeviceError, Stream};
+use forebay::gpu::{Device, DeviceError};
+use forebay::internal::Stream;
 
 use super::call::{Call, Context, Done};
 use super::plain::{Opened, Plain};

@@ -31,7 +31,7 @@ pub struct BlockRead {
     spare: u64,
 }
 
-impl Engine {
+impl BlockRead {
     /// Prepares to read pieces that the files are known to contain; block n has `blocks[n]` of
     /// them. Nothing is read before it is [opened](BlockRead::open), and the start event is emitted
     /// then. The calling thread is unparked when a block has arrived.
@@ -39,12 +39,12 @@ impl Engine {
     /// # Errors
     /// Errors that are detected at once, and a call without pieces; [`Error::BadOption`] if a block
     /// is empty, or the blocks have more or fewer pieces than there are.
-    pub fn prepare_read_blocks(
-        &self,
+    pub fn prepare(
+        engine: &Engine,
         pieces: &[Piece<'_>],
         blocks: &[usize],
         target: Buffer,
-    ) -> Result<BlockRead> {
+    ) -> Result<Self> {
         let count = blocks.iter().fold(0, |sum: usize, &block| sum.saturating_add(block));
         if count != pieces.len() || blocks.contains(&0) {
             let expected = format!("blocks of one piece or more, {} in all", pieces.len());
@@ -57,14 +57,12 @@ impl Engine {
         let options = RequestOptions { exact: true, ..RequestOptions::default() };
         let many = Many::new(direction, pieces, &spans, &options);
         let many = Many { is_block: true, blocks: Some(blocks), ..many };
-        let (request, results) = self.prepare_many(&many, targets)?;
+        let (request, results) = engine.prepare_many(&many, targets)?;
         let batch = Arc::clone(results.batch().expect("of a strip"));
-        let transfer = ManyTransfer::new(Arc::clone(&request.state), results, self);
-        Ok(BlockRead { transfer, pieces: pieces.len(), request: Some(request), batch, spare })
+        let transfer = ManyTransfer::new(Arc::clone(&request.state), results, engine);
+        Ok(Self { transfer, pieces: pieces.len(), request: Some(request), batch, spare })
     }
-}
 
-impl BlockRead {
     fn gate(&self) -> &Gate {
         self.batch.gate().expect("it has blocks")
     }
@@ -171,11 +169,11 @@ mod tests {
         let pieces = [Piece::new(&file, 0, 9_000, 0), Piece::new(&file, 9_000, 9_000, 9_000)];
         let prepared = || {
             let target = engine.allocate_pinned(20_000).unwrap();
-            engine.prepare_read_blocks(&pieces, &[1, 1], target).unwrap()
+            BlockRead::prepare(&engine, &pieces, &[1, 1], target).unwrap()
         };
         for wrong in [&[1][..], &[1, 2], &[0, 2], &[1, 1, 0], &[usize::MAX, 3]] {
             let target = engine.allocate_pinned(20_000).unwrap();
-            let refused = engine.prepare_read_blocks(&pieces, wrong, target).unwrap_err();
+            let refused = BlockRead::prepare(&engine, &pieces, wrong, target).unwrap_err();
             assert!(matches!(refused, Error::BadOption { .. }), "{refused:?}");
         }
         let given_up = prepared();
@@ -210,7 +208,7 @@ mod tests {
             };
             let mut memory = memory.unwrap();
             memory.fill(0xee).unwrap();
-            let mut read = engine.prepare_read_blocks(&pieces, &[1, 1], memory).unwrap();
+            let mut read = BlockRead::prepare(&engine, &pieces, &[1, 1], memory).unwrap();
             read.shift(1, 7_000);
             read.open(2);
             while !read.is_done() {

@@ -72,6 +72,34 @@ pub struct ManyOutcome {
 }
 
 /// Many reads or writes in progress. Dropping it has the effect of dropping a [`Transfer`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use forebay::{Engine, Options, Piece};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = Engine::new(Options::default())?;
+/// let file = engine.open(&path)?;
+/// let targets = [engine.allocate_pinned(4096)?, engine.allocate_pinned(4096)?];
+/// let pieces = [Piece::new(&file, 0, 4096, 0).to(0), Piece::new(&file, 8192, 4096, 0).to(1)];
+/// let transfer = engine.read_many(&pieces, targets).start()?;
+/// if let Some(Err(error)) = transfer.wait_for(Duration::from_secs(1)) {
+///     println!("{error}");
+/// }
+/// println!("{:?}", transfer.transfer().progress());
+/// let (outcome, targets) = transfer.wait();
+/// assert_eq!((outcome?.results.len(), targets.len()), (2, 2));
+/// # let copy = engine.open_with(dir.path().join("copy"), &forebay::OpenOptions::writing())?;
+/// # let [first, second] = [0, 8192].map(|offset| Piece::new(&copy, offset, 4096, 0));
+/// # let pieces = [first.from(0), second.from(1)];
+/// # engine.write_many(&pieces, targets).start()?.detach();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ManyTransfer {
     transfer: Transfer,

@@ -239,13 +239,8 @@ fn statistics_count_every_request_and_copy() {
         assert!(median <= histogram.max() && histogram.max() <= histogram.sum());
         assert!(histogram.max() < std::time::Duration::from_secs(1000), "{histogram:?}");
     }
-    rig.engine.keep_statistics(false);
     rig.move_staged();
-    assert_eq!(rig.engine.statistics().file.count(), 0);
-    rig.engine.keep_statistics(true);
-    rig.move_staged();
-    let again = rig.engine.statistics().file.count();
-    assert!(again > 0 && again < 2 * files, "{again}");
+    assert!(rig.engine.statistics().file.count() > files);
 }
 
 #[test]

@@ -147,9 +147,7 @@ impl Scheduler {
 
     fn begin_copy(&mut self, link: usize, key: WindowKey, run: Run) -> Copy {
         let window = &mut self.windows[key];
-        if let Some(statistics) = &mut self.statistics {
-            statistics.link_wait.add(self.now_ns.saturating_sub(window.filled_ns));
-        }
+        self.statistics.link_wait.add(self.now_ns.saturating_sub(window.filled_ns));
         window.copies += 1;
         let active = &mut self.transfers[window.transfer];
         let (state, len) = (&mut self.links[link], run.range.len());
@@ -179,9 +177,7 @@ impl Scheduler {
         if self.has_failed() {
             return;
         }
-        if let Some(statistics) = &mut self.statistics {
-            statistics.copy.add(took_ns);
-        }
+        self.statistics.copy.add(took_ns);
         let window = &mut self.windows[copy.window];
         window.copies -= 1;
         let state = &mut self.links[link];

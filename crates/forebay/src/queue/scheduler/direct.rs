@@ -53,7 +53,7 @@ impl Scheduler {
                 Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL => {
                     Error::RouteUnavailable { route: Route::Direct, place, reason }
                 }
-                source => Error::Io { operation, place, source },
+                source => Error::io(operation, place, source),
             },
         };
         self.fail(key, error);

@@ -51,7 +51,7 @@ use rustix::io::Errno;
 use super::op::RunBy;
 use super::window::{Slot, Window};
 use super::writers::Writers;
-use crate::error::Error;
+use crate::error::{Error, SystemError};
 use crate::plan::Direction;
 use crate::statistics::Statistics;
 use crate::tune::DepthLimits;
@@ -83,8 +83,8 @@ pub(crate) struct Scheduler {
     effects: Effects,
     /// True if slot use is traced.
     traced: bool,
-    /// Durations of stages; `None` if statistics are disabled.
-    statistics: Option<Box<Statistics>>,
+    /// Durations of stages.
+    statistics: Box<Statistics>,
     /// The time of the last completion, or the later time that a worker passed in.
     now_ns: u64,
 }
@@ -124,7 +124,7 @@ impl Scheduler {
             writers: Arc::default(),
             effects: Effects::default(),
             traced: false,
-            statistics: Some(Box::default()),
+            statistics: Box::default(),
             now_ns: 0,
         }
     }
@@ -238,14 +238,9 @@ impl Scheduler {
         self.drives.get(drive).map_or(0, |drive| drive.depth(direction).window())
     }
 
-    /// Enables statistics, or disables and clears them.
-    pub(crate) fn keep_statistics(&mut self, keep: bool) {
-        self.statistics = keep.then(|| self.statistics.take().unwrap_or_default());
-    }
-
     /// The statistics so far.
     pub(crate) fn statistics(&self) -> Statistics {
-        self.statistics.as_deref().cloned().unwrap_or_default()
+        Statistics::clone(&self.statistics)
     }
 
     /// Sets the current time; an earlier time is ignored.
@@ -351,7 +346,10 @@ impl Scheduler {
         let waits = |active: &Active| !active.for_pool.ops.is_empty();
         let stuck = self.transfers.iter().filter(|(_, active)| waits(active)).map(|(key, _)| key);
         for key in stuck.collect::<Vec<_>>() {
-            self.fail(key, Error::Resource { what: "drive threads", source: errno });
+            self.fail(
+                key,
+                Error::Resource { what: "drive threads", source: SystemError::of(errno) },
+            );
             self.finish_if_done(key);
         }
     }

@@ -316,8 +316,8 @@ impl Scheduler {
         let Completion { mut op, result, refused, size, took_ns, at_ns } = completion;
         self.set_time(at_ns);
         // A request that was never made took no time.
-        if let Some(statistics) = self.statistics.as_mut().filter(|_| at_ns > 0) {
-            statistics.file.add(took_ns);
+        if at_ns > 0 {
+            self.statistics.file.add(took_ns);
         }
         let key = self.transfer_of(&op);
         if result.is_ok() {
@@ -487,7 +487,7 @@ impl Scheduler {
         let (operation, place) = self.about(key, op);
         let error = match (op.kind, source) {
             (OpKind::DropStale, Errno::BUSY) => Error::StaleCache { place },
-            _ => Error::Io { operation, place, source },
+            _ => Error::io(operation, place, source),
         };
         self.fail_one(key, op, error);
     }

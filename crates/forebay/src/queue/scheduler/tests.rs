@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::*;
-use crate::error::Error;
+use crate::error::{Error, SystemError};
 use crate::file::{Handle, OpenOptions};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Completion, Op};
@@ -377,7 +377,7 @@ fn the_first_error_of_a_share_stops_the_others() {
     assert!(rig.scheduler.take_pool_op().is_none(), "the rest is not wanted");
     assert!(rig.ended(&state).is_none(), "something is in flight");
     rig.complete(first, Err(Errno::NODEV));
-    assert!(matches!(rig.ended(&state), Some(Error::Io { source: Errno::IO, .. })));
+    assert!(matches!(rig.ended(&state), Some(Error::Io { source: SystemError(libc::EIO), .. })));
 }
 
 #[test]

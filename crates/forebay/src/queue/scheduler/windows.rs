@@ -286,9 +286,7 @@ impl Scheduler {
     /// Gives a waiting transfer its slot.
     fn give_waited_for(&mut self, key: usize, slot: Slot) {
         let active = &mut self.transfers[key];
-        if let Some(statistics) = &mut self.statistics {
-            statistics.slot_wait.add(self.now_ns.saturating_sub(active.waits_since_ns));
-        }
+        self.statistics.slot_wait.add(self.now_ns.saturating_sub(active.waits_since_ns));
         active.slot = Some(slot);
         if active.is_ring_to_open() {
             self.offer_to_ring(key, QueueEnd::Front);

@@ -228,7 +228,7 @@ fn judge_failure<'a>(
 ) {
     match error {
         Error::Io { source, .. } => {
-            let known = failures.any(|failure| failure.errno == *source);
+            let known = failures.any(|failure| failure.errno.raw_os_error() == source.0);
             assert!(known, "no fault explains this error: {error:?}");
         }
         Error::NoProgress { .. } => {
