@@ -165,15 +165,21 @@ impl Driver {
     }
 
     fn module(&self, facts: &Facts) -> Check {
+        let devices = facts.system.names("dev", |name| name.starts_with("nvidia-fs"));
+        // The kernel's lockdown mode restricts even root (`kernel_lockdown(7)`).
+        let lockdown = facts.system.text("sys/kernel/security/lockdown").ok().and_then(|text| {
+            let chosen = text.split_once('[')?.1.split_once(']')?.0.to_owned();
+            (chosen != "none").then_some(chosen)
+        });
         let Some(version) = &self.nvidia_fs else {
-            let seen = match self.lockdown.as_deref() {
+            let seen = match &lockdown {
                 Some(mode) => format!("the module `nvidia_fs` is not loaded (lockdown: {mode})"),
                 None => "the module `nvidia_fs` is not loaded".to_owned(),
             };
             // Source: NVIDIA's page of nvidia-fs, "Getting Started"; issue 81 of nvidia-fs.
             return NVIDIA_FS_LOADED
                 .problem(seen, NVIDIA_FS)
-                .step(match self.lockdown {
+                .step(match lockdown {
                     Some(_) => {
                         "install `nvidia-gds` (`nvidia-fs-dkms`) and sign the module, or switch \
                          Secure Boot off: this kernel takes signed modules only"
@@ -182,7 +188,7 @@ impl Driver {
                 })
                 .needs("the module `nvidia-fs`");
         };
-        if facts.process.is_container() && !facts.process.has_nvidia_fs {
+        if facts.process.is_container() && devices.unwrap_or_default().is_empty() {
             return NVIDIA_FS_LOADED
                 .problem("it is loaded, but /dev/nvidia-fs* is not in this container", NVIDIA_FS)
                 .step("give the container the devices /dev/nvidia-fs*")

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use forebay_cufile::Answer;
 use forebay_topology::{
-    Absent, Drive, Gpu, Layer, LayerKind, NvidiaFsModule, PciDevice, RdmaPort, Resolver,
-    StorageMap, System, Transport, is_address, is_number,
+    Absent, Gpu, Layer, LayerKind, NvidiaFsModule, Resolver, StorageMap, System, Transport,
 };
 use serde_json::Value;
 
@@ -43,17 +42,17 @@ pub enum GpuWish {
 /// All facts for the checks.
 #[derive(Debug)]
 pub(super) struct Facts {
+    /// The system, for facts that only one check uses: read even if the check then ignores them, so
+    /// that a record has them.
+    pub(super) system: System,
     pub(super) kernel: Kernel,
     pub(super) driver: Driver,
     /// The GPU, or why there is none.
     pub(super) gpu: Result<Gpu, String>,
     /// The GPU that the user named, or no GPU.
     pub(super) gpu_wish: GpuWish,
-    pub(super) pcie: Pcie,
     pub(super) storage: Storage,
-    pub(super) network: Network,
     pub(super) process: Process,
-    pub(super) devices: Devices,
     pub(super) config: Config,
     pub(super) cufile: Option<Answer>,
 }
@@ -66,13 +65,11 @@ impl Facts {
         let found = gpu(system, &wish.gpu);
         let gpu = found.as_ref().ok();
         Self {
+            system: system.clone(),
             kernel: Kernel::read(system),
             driver: Driver::read(system, gpu.map(|gpu| gpu.pci.address.as_str())),
-            pcie: Pcie::read(system, gpu, &map),
-            storage: Storage::read(system, map),
-            network: Network::read(system),
+            storage: Storage { map },
             process: Process::read(system),
-            devices: Devices::read(system),
             config: Config::read(system),
             gpu_wish: wish.gpu.clone(),
             gpu: found,
@@ -272,8 +269,6 @@ pub(super) struct Driver {
     pub(super) nvidia_fs: Option<String>,
     /// The storage drivers registered with nvidia-fs.
     pub(super) users: Result<Vec<String>, Absent>,
-    /// The kernel's lockdown mode, if it is on: it restricts even root (`kernel_lockdown(7)`).
-    pub(super) lockdown: Option<String>,
 }
 
 impl Driver {
@@ -296,11 +291,7 @@ impl Driver {
             text(&format!("{folder}/size")).ok()?.parse().ok()
         });
         let NvidiaFsModule { version: nvidia_fs, users, .. } = NvidiaFsModule::read(system);
-        let lockdown = text("sys/kernel/security/lockdown").ok().and_then(|text| {
-            let chosen = text.split_once('[')?.1.split_once(']')?.0.to_owned();
-            (chosen != "none").then_some(chosen)
-        });
-        Self { line, version, keys, model, pool, nvidia_fs, users, lockdown }
+        Self { line, version, keys, model, pool, nvidia_fs, users }
     }
 
     pub(super) fn version_text(&self) -> String {
@@ -347,178 +338,6 @@ fn version(line: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// The options in `RegistryDwords: "A=1;B=2"`.
-fn options(line: &str) -> Vec<String> {
-    let value = line.split_once(':').map_or("", |(_, value)| value).trim().trim_matches('"');
-    let options = value.split([';', ',']).map(str::trim).filter(|option| !option.is_empty());
-    options.map(str::to_owned).collect()
-}
-
-/// The device that every CUDA process opens first.
-pub(super) const FIRST: &str = "nvidiactl";
-pub(super) const MEMORY: &str = "nvidia-uvm";
-
-/// Maximum number of devices checked: 64 GPUs, and nvidia-fs for all of them.
-const DEVICES_MAX: usize = 160;
-
-/// The facts about the devices.
-#[derive(Debug)]
-pub(super) struct Devices {
-    /// Their names, and whether they may be opened; empty if unknown.
-    pub(super) answers: Vec<(String, Result<(), Absent>)>,
-    /// The device list of a version 1 control group, and its file.
-    pub(super) listed: Option<(PathBuf, Vec<String>)>,
-}
-
-impl Devices {
-    pub(super) fn read(system: &System) -> Self {
-        let mut names = system.names("dev", is_device).unwrap_or_default();
-        names.truncate(DEVICES_MAX);
-        if !names.iter().any(|name| name == FIRST) {
-            names.push(FIRST.to_owned());
-        }
-        let answers = names.into_iter().filter_map(|name| {
-            let answer = system.may_open(&format!("/dev/{name}"))?;
-            Some((name, answer))
-        });
-        Self { answers: answers.collect(), listed: system.listed_devices() }
-    }
-
-    pub(super) fn answer(&self, name: &str) -> Option<Result<(), Absent>> {
-        self.answers.iter().find(|(known, _)| known == name).map(|(_, answer)| *answer)
-    }
-}
-
-pub(super) fn is_gpu(name: &str) -> bool {
-    name.strip_prefix("nvidia").is_some_and(is_number)
-}
-
-fn is_device(name: &str) -> bool {
-    let lends = name.strip_prefix("nvidia-fs").is_some_and(is_number);
-    name == FIRST || name == MEMORY || lends || is_gpu(name)
-}
-
-const CONFIG_LEN: usize = 4096;
-const ACS_CAPABILITY: u16 = 0x0d;
-
-/// Maximum number of drives checked for a path.
-pub(super) const DRIVES_MAX: usize = 64;
-
-/// The facts about the PCI path.
-#[derive(Debug)]
-pub(super) struct Pcie {
-    /// The IOMMUs of the machine; `None` if unknown.
-    pub(super) units: Option<Vec<String>>,
-    /// The IOMMU translation types of the devices' groups, as the kernel reports it.
-    pub(super) groups: BTreeMap<String, Option<String>>,
-    /// The ACS control registers of the bridges; `Ok(None)` without such a register.
-    pub(super) bridges: BTreeMap<String, Result<Option<u16>, &'static str>>,
-    pub(super) peers: Peers,
-}
-
-impl Pcie {
-    pub(super) fn read(system: &System, gpu: Option<&Gpu>, map: &StorageMap) -> Self {
-        let drives = map.drives.iter().take(DRIVES_MAX).filter_map(Drive::pci);
-        let devices: Vec<&PciDevice> = gpu.map(|gpu| &gpu.pci).into_iter().chain(drives).collect();
-        let groups = devices.iter().filter_map(|pci| {
-            let group = pci.iommu_group.as_ref()?;
-            let file = format!("sys/kernel/iommu_groups/{group}/type");
-            Some((pci.address.clone(), system.text(file).ok()))
-        });
-        let bridges = devices.iter().flat_map(|pci| &pci.bridges).map(|bridge| {
-            let file = format!("sys/bus/pci/devices/{}/config", bridge.address);
-            let register = match system.bytes(file, CONFIG_LEN) {
-                Ok(bytes) => control(&bytes),
-                Err(_) => Err("its registers cannot be read"),
-            };
-            (bridge.address.clone(), register)
-        });
-        Self {
-            groups: groups.collect(),
-            bridges: bridges.collect(),
-            peers: Peers::read(system),
-            units: system.names("sys/class/iommu", |_| true).ok(),
-        }
-    }
-}
-
-/// The ACS control register in a function's configuration space.
-fn control(bytes: &[u8]) -> Result<Option<u16>, &'static str> {
-    let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    match bytes.len() {
-        0..=64 => return Err("only root can read all of its registers"),
-        65..=256 => return Ok(None), // conventional PCI has none
-        _ => {}
-    }
-    let mut at = 0x100;
-    // An entry is at least four bytes long, so a longer chain is circular.
-    for _ in 0..CONFIG_LEN / 8 {
-        let (Some(id), Some(next)) = (half(at), half(at + 2)) else { return Ok(None) };
-        if id == ACS_CAPABILITY {
-            return Ok(half(at + 6));
-        }
-        at = usize::from(next >> 4) & !3;
-        if at < 0x100 {
-            return Ok(None);
-        }
-    }
-    Ok(None)
-}
-
-const ROWS_MAX: usize = 4096;
-
-/// A row of nvidia-fs's `peer_distance`. The formats of its tables are those of its source
-/// (`nvfs-proc.c`, `nvfs-pci.c`). Malformed lines are skipped, because the tables grow with its
-/// versions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PeerRow {
-    pub(super) gpu: String,
-    pub(super) peer: String,
-    pub(super) distance: u64,
-    /// Number of requests between the two.
-    pub(super) moved: u64,
-    /// The kind of peer: `nvme` or `network`.
-    pub(super) kind: String,
-}
-
-/// nvidia-fs's tables; empty if it is not loaded.
-#[derive(Debug, Default)]
-pub(super) struct Peers {
-    /// Bridges with any ACS feature on; `None` if unknown.
-    pub(super) bridges: Option<Vec<String>>,
-    pub(super) distances: Vec<PeerRow>,
-    /// By GPU: requests below a common root port, and across root ports.
-    pub(super) affinity: Vec<(String, u64, u64)>,
-}
-
-impl Peers {
-    pub(super) fn read(system: &System) -> Self {
-        let text = |name: &str| system.table(format!("proc/driver/nvidia-fs/{name}")).ok();
-        Self {
-            bridges: text("bridges").map(|text| bridges(&text)),
-            distances: text("peer_distance").map(|text| distances(&text)).unwrap_or_default(),
-            affinity: text("peer_affinity").map(|text| affinity(&text)).unwrap_or_default(),
-        }
-    }
-
-    /// Whether ACS is on at a bridge; `None` if unknown.
-    pub(super) fn controls(&self, address: &str) -> Option<bool> {
-        Some(self.bridges.as_ref()?.iter().any(|bridge| bridge == address))
-    }
-}
-
-/// Parses a PCI address as the kernel writes it: `0000:40:01.0`.
-fn address(word: &str) -> Option<String> {
-    let word = word.trim_end_matches(':');
-    is_address(word).then(|| word.to_ascii_lowercase())
-}
-
-/// Parses an address per line.
-fn bridges(text: &str) -> Vec<String> {
-    let lines = text.lines().take(ROWS_MAX);
-    lines.filter_map(|line| address(line.trim())).collect()
-}
-
 /// Parses `0x0003` or `3`.
 pub(super) fn number(word: &str) -> Option<u64> {
     match word.strip_prefix("0x") {
@@ -527,83 +346,20 @@ pub(super) fn number(word: &str) -> Option<u64> {
     }
 }
 
-/// Parses rows of: GPU, peer, rank, distance, width, generation, node, requests, kind.
-fn distances(text: &str) -> Vec<PeerRow> {
-    let rows = text.lines().take(ROWS_MAX).filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let (gpu, peer) = (address(words.next()?)?, address(words.next()?)?);
-        let rest: Vec<&str> = words.collect();
-        let [_, distance, .., moved, kind] = rest.as_slice() else { return None };
-        let (distance, moved) = (number(distance)?, number(moved)?);
-        let kind = kind.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
-        Some(PeerRow { gpu, peer, distance, moved, kind })
-    });
-    rows.collect()
-}
-
-/// Parses rows of `GPU :0000:17:00.0 :0 0 … 0`: requests by distance; the last counts those
-/// across root ports.
-fn affinity(text: &str) -> Vec<(String, u64, u64)> {
-    let rows = text.lines().take(ROWS_MAX).filter_map(|line| {
-        let rest = line.strip_prefix("GPU")?.trim_start().strip_prefix(':')?;
-        let at = rest.find('.')? + 2;
-        let gpu = address(rest.get(..at)?.trim())?;
-        let counts = rest.get(at..)?.trim_start().strip_prefix(':')?;
-        let counts: Option<Vec<u64>> = counts.split_whitespace().map(number).collect();
-        let counts = counts?;
-        let (past, below) = counts.split_last()?;
-        let below = below.iter().fold(0_u64, |sum, count| sum.saturating_add(*count));
-        Some((gpu, below.min(u64::MAX / 2), (*past).min(u64::MAX / 2)))
-    });
-    rows.collect()
+/// The options in `RegistryDwords: "A=1;B=2"`.
+fn options(line: &str) -> Vec<String> {
+    let value = line.split_once(':').map_or("", |(_, value)| value).trim().trim_matches('"');
+    let options = value.split([';', ',']).map(str::trim).filter(|option| !option.is_empty());
+    options.map(str::to_owned).collect()
 }
 
 /// The facts about the storage below a path.
 #[derive(Debug)]
 pub(super) struct Storage {
     pub(super) map: StorageMap,
-    /// The flags of the file's first extent.
-    pub(super) flags: Result<u32, String>,
-    /// Namespaces with several paths, or with multipath enabled.
-    pub(super) heads: Vec<String>,
-    /// Block devices with protection information, and its format.
-    pub(super) protected: Vec<String>,
-    /// The device below the file system, and udev's facts about it; `None` if udev recorded
-    /// nothing.
-    pub(super) device: Option<(String, Option<Vec<String>>)>,
-    pub(super) has_udev: bool,
 }
 
 impl Storage {
-    pub(super) fn read(system: &System, map: StorageMap) -> Self {
-        let is_file = map.exists && map.root.number("size_bytes").is_some();
-        let flags = if is_file { system.extent_flags(&map.path) } else { Ok(0) };
-        let heads = system.names("sys/block", |name| head(name).is_some());
-        let heads = heads.unwrap_or_default().iter().filter_map(|name| head(name)).collect();
-        let protected = map.drives.iter().take(64).filter_map(|drive| {
-            let text = |file: &str| system.text(format!("sys/block/{}/{file}", drive.name));
-            let capable = text("integrity/device_is_integrity_capable").ok()?;
-            let format = text("integrity/format").unwrap_or_default();
-            (capable == "1").then(|| format!("{} ({format})", drive.name))
-        });
-        let device = device(&map.root).map(|number| {
-            let file = format!("run/udev/data/b{number}");
-            let wanted =
-                |line: &str| line.starts_with("E:ID_FS_") || line.starts_with("E:MD_LEVEL");
-            let keeps =
-                |line: &str| wanted(line) && !line.contains("UUID") && !line.contains("LABEL");
-            (number, system.lines_of(&file, LEN_MAX, keeps).ok())
-        });
-        Self {
-            flags,
-            heads,
-            protected: protected.collect(),
-            device,
-            has_udev: system.exists("run/udev/data"),
-            map,
-        }
-    }
-
     pub(super) fn layers(&self, kind: LayerKind) -> impl Iterator<Item = &Layer> {
         self.map.root.walk().map(|(_, layer)| layer).filter(move |layer| layer.kind == kind)
     }
@@ -672,93 +428,26 @@ impl Storage {
     }
 }
 
-/// The head `nvmeXnZ` of the path `nvmeXcYnZ`.
-fn head(name: &str) -> Option<String> {
-    let (before, rest) = name.strip_prefix("nvme")?.split_once('c')?;
-    let (number, after) = rest.split_once('n')?;
-    [before, number, after].into_iter().all(is_number).then(|| format!("nvme{before}n{after}"))
-}
-
-/// The device number of the block device that the file system is on.
-fn device(root: &Layer) -> Option<String> {
-    let mut layers = root.walk().map(|(_, layer)| layer);
-    layers.find(|layer| layer.kind == LayerKind::FileSystem)?;
-    let block = layers.next()?;
-    let is_block = block.kind.is_block() || block.kind == LayerKind::Unknown;
-    block.text("device").filter(|_| is_block).map(str::to_owned)
-}
-
-/// The facts about the network.
-#[derive(Debug)]
-pub(super) struct Network {
-    /// `None` if unknown.
-    pub(super) ports: Option<Vec<RdmaPort>>,
-    pub(super) has_peermem: bool,
-    pub(super) has_rpcrdma: bool,
-    /// The version of VAST's client, if it is in use.
-    pub(super) vast: Option<String>,
-}
-
-impl Network {
-    pub(super) fn read(system: &System) -> Self {
-        // Without the module there is no such folder, and so no such card.
-        let none = || system.exists("sys/class").then(Vec::new);
-        let ports = system.rdma_ports().ok().or_else(none);
-        Self {
-            ports,
-            has_peermem: system.exists("sys/module/nvidia_peermem"),
-            has_rpcrdma: system.exists("sys/module/rpcrdma"),
-            vast: system.text("sys/module/sunrpc/parameters/nfs_bundle_version").ok(),
-        }
-    }
-}
-
 /// Files that container runtimes create.
 const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
-
-/// Bits of `CapEff` (`linux/capability.h`).
-pub(super) const CAP_IPC_LOCK: u64 = 1 << 14;
-pub(super) const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// The facts about the process.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Bytes that may be locked; `u64::MAX` if unlimited, `None` if unknown.
-    pub(super) locked: Option<u64>,
     pub(super) rights: Option<u64>,
-    /// Memory available in the control group, and the file of its limit.
-    pub(super) memory: Option<(u64, String)>,
     /// The sign that it runs in a container.
     pub(super) container: Option<String>,
-    pub(super) has_nvidia_fs: bool,
-    pub(super) has_infiniband: bool,
-    pub(super) has_modules: bool,
 }
 
 impl Process {
     pub(super) fn read(system: &System) -> Self {
-        let locked = system.line_of("proc/self/limits", "Max locked memory");
         let rights = system.line_of("proc/self/status", "CapEff:");
         let mark = MARKS.into_iter().find(|mark| system.exists(mark));
         let variable = system.environment(|name| name == "container").remove("container");
         let container = mark.map(|mark| format!("/{mark} is there"));
         let container = container.or_else(|| variable.map(|name| format!("`container={name}`")));
-        let devices = |prefix: &str| {
-            system
-                .names("dev", |name| name.starts_with(prefix))
-                .is_ok_and(|names| !names.is_empty())
-        };
-        Self {
-            locked: locked.and_then(|limits| locked_bytes(&limits)),
-            rights: rights.and_then(|rights| u64::from_str_radix(&rights, 16).ok()),
-            memory: system
-                .memory_limit()
-                .map(|limit| (limit.available, limit.file.display().to_string())),
-            container,
-            has_nvidia_fs: devices("nvidia-fs"),
-            has_infiniband: system.exists("dev/infiniband"),
-            has_modules: system.exists("proc/modules"),
-        }
+        let rights = rights.and_then(|rights| u64::from_str_radix(&rights, 16).ok());
+        Self { rights, container }
     }
 
     pub(super) fn is_container(&self) -> bool {
@@ -767,14 +456,6 @@ impl Process {
 
     pub(super) fn may(&self, right: u64) -> bool {
         self.rights.is_some_and(|rights| rights & right != 0)
-    }
-}
-
-/// The first number of `8388608  8388608  bytes`.
-fn locked_bytes(limits: &str) -> Option<u64> {
-    match limits.split_whitespace().next()? {
-        "unlimited" => Some(u64::MAX),
-        number => number.parse().ok(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! path back. Nothing is written, no device is opened and no library is loaded;
 //! cuFile is probed beforehand in a separate process ([`forebay_cufile::probe_cufile`]).
 //!
-//! `facts` reads, and the checks use nothing but what it read; `topics` lists them. Their groups
+//! `facts` reads what several checks use; `topics` lists the checks. Their groups
 //! are `storage` and `volumes`, `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and
 //! `cufile`, `process` and `devices`. Comments next to the steps name their sources.
 
@@ -51,11 +51,11 @@ pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
 /// All checks, those first that are hardest to change.
 fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = facts.storage.checks(facts);
-    checks.extend(facts.network.checks(facts));
+    checks.extend(network::checks(facts));
     checks.extend(facts.driver.checks(facts));
-    checks.extend(facts.devices.check(facts));
+    checks.extend(devices::check(facts));
     checks.extend(facts.kernel.checks(facts));
-    checks.extend(facts.pcie.checks(facts));
+    checks.extend(pcie::checks(facts));
     checks.extend(facts.config.checks(facts));
     checks.extend(cufile::checks(facts));
     checks.extend(facts.process.checks(facts));
@@ -79,7 +79,7 @@ pub fn record(
     record_with(system, &paths, dir, |system| {
         for (wish, path) in wishes.iter().zip(&paths) {
             let wish = Wish { path: path.clone(), gpu: wish.gpu.clone() };
-            let _ = Facts::read(system, &wish, cufile.clone()); // only reads files for the record
+            let _ = examine(system, &wish, cufile.clone()); // reads files for the record
         }
     })?;
     let Some(lines) = lines else { return Ok(()) };

@@ -1,78 +1,118 @@
 //! Checks of the PCI path between a GPU and the drives: BAR1, IOMMU, ACS, links.
 
-use super::facts::{DRIVES_MAX, Facts, Pcie};
+use std::collections::BTreeMap;
+
+use super::facts::Facts;
+use super::peers;
 use super::report::{BOTH, Check, P2PDMA};
 use super::topics::*;
 use forebay::units::{MIB, format_size};
-use forebay_topology::{Distance, Drive, Gpu, Link, PciDevice};
+use forebay_topology::{Distance, Drive, Gpu, Link, PciDevice, System};
 
+/// Maximum number of drives checked for a path.
+const DRIVES_MAX: usize = 64;
+const CONFIG_LEN: usize = 4096;
+const ACS_CAPABILITY: u16 = 0x0d;
 /// BAR1 size of GPUs whose firmware does not expose all of their memory.
 const BAR1_SMALL: u64 = 256 * MIB;
 /// Bits of the ACS control register that redirect requests, completions and upstream traffic (PCI
 /// Express Base Specification, "ACS Control Register").
 const REDIRECTS: u16 = 0b1_1100;
 
-impl Pcie {
-    pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
-        let drives: Vec<&Drive> = facts.storage.map.drives.iter().take(DRIVES_MAX).collect();
-        let on_pci = drives.iter().filter_map(|drive| Some((&drive.name, drive.pci()?)));
-        let links = on_pci.clone().filter_map(|(name, pci)| link(name, pci, false));
-        let Ok(gpu) = &facts.gpu else { return links.collect() };
-        let distances: Vec<(&str, Distance)> = drives
-            .iter()
-            .map(|drive| (&*drive.name, Distance::to_drive(&gpu.pci, drive)))
-            .collect();
-        let is_near = distances.iter().any(|(_, distance)| *distance == Distance::SameSwitch);
-        let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci, facts, is_near)];
-        // The farthest drive matters most.
-        checks.extend(distances.iter().map(distance).min_by_key(|check| check.state));
-        checks.extend(self.peers.check(facts, on_pci.map(|(_, pci)| pci)));
-        checks.extend(link("the GPU", &gpu.pci, true));
-        checks.extend(links);
-        checks
+pub(super) fn checks(facts: &Facts) -> Vec<Check> {
+    let drives: Vec<&Drive> = facts.storage.map.drives.iter().take(DRIVES_MAX).collect();
+    let on_pci = drives.iter().filter_map(|drive| Some((&drive.name, drive.pci()?)));
+    let links = on_pci.clone().filter_map(|(name, pci)| link(name, pci, false));
+    let peers = peers::check(facts, on_pci.clone().map(|(_, pci)| pci));
+    let gpu = facts.gpu.as_ref().map(|gpu| &gpu.pci).ok();
+    let devices: Vec<&PciDevice> = gpu.into_iter().chain(on_pci.map(|(_, pci)| pci)).collect();
+    let (iommu, acs) = (iommu(facts, &devices), Acs::read(&facts.system, &devices));
+    let Ok(gpu) = &facts.gpu else { return links.collect() };
+    let distances: Vec<(&str, Distance)> =
+        drives.iter().map(|drive| (&*drive.name, Distance::to_drive(&gpu.pci, drive))).collect();
+    let is_near = distances.iter().any(|(_, distance)| *distance == Distance::SameSwitch);
+    let mut checks = vec![bar1(gpu), iommu, acs.check(&gpu.pci, facts, is_near)];
+    // The farthest drive matters most.
+    checks.extend(distances.iter().map(distance).min_by_key(|check| check.state));
+    checks.extend(peers);
+    checks.extend(link("the GPU", &gpu.pci, true));
+    checks.extend(links);
+    checks
+}
+
+fn iommu(facts: &Facts, devices: &[&PciDevice]) -> Check {
+    let groups = devices.iter().filter_map(|pci| {
+        let group = pci.iommu_group.as_ref()?;
+        let file = format!("sys/kernel/iommu_groups/{group}/type");
+        Some((pci.address.as_str(), facts.system.text(file).ok()))
+    });
+    let groups: BTreeMap<&str, Option<String>> = groups.collect();
+    let units = facts.system.names("sys/class/iommu", |_| true).ok();
+    let translating = |kind: &Option<String>| {
+        kind.as_deref().is_some_and(|kind| kind.starts_with("DMA") || kind == "blocked")
+    };
+    let found: Vec<String> = groups
+        .iter()
+        .filter(|(_, kind)| translating(kind))
+        .map(|(address, kind)| format!("{address} ({})", kind.as_deref().unwrap_or("?")))
+        .collect();
+    let booted = facts.kernel.booted_with(|word| word.contains("iommu"));
+    if !found.is_empty() && facts.driver.is_arm() {
+        let found = found.join(", ");
+        return IOMMU.ok(format!("translates for {found}, as it may on ARM{booted}"));
+    }
+    if !found.is_empty() {
+        // Source: NVIDIA's troubleshooting guide, "Before You Install GDS".
+        return IOMMU
+            .problem(format!("it translates for {}{booted}", found.join(", ")), BOTH)
+            .step(
+                "boot with `iommu=pt`, or with `intel_iommu=off` or `amd_iommu=off`, in \
+                     `GRUB_CMDLINE_LINUX_DEFAULT` of /etc/default/grub",
+            )
+            .needs("an IOMMU that is off or passes through (`iommu=pt`)");
+    }
+    let (is_known, seen) = match (&units, groups.values().any(Option::is_none)) {
+        (_, true) => (false, "the kernel does not say how it translates"),
+        (None, _) if groups.is_empty() => (false, "/sys/class/iommu is not there"),
+        (Some(units), _) if units.is_empty() => (true, "there is none, or it is off"),
+        _ if groups.is_empty() => (true, "no device of this path is in a group"),
+        _ => (true, "it passes through"),
+    };
+    let seen = format!("{seen}{booted}");
+    match is_known {
+        true => IOMMU.ok(seen),
+        false => IOMMU.unknown(seen).step("`dmesg | grep -i iommu` as root"),
+    }
+}
+
+/// What is known of ACS at the bridges above the devices.
+struct Acs {
+    /// Their control registers; `Ok(None)` without such a register.
+    bridges: BTreeMap<String, Result<Option<u16>, &'static str>>,
+    /// Bridges with any ACS feature on, by nvidia-fs; `None` if unknown.
+    listed: Option<Vec<String>>,
+}
+
+impl Acs {
+    fn read(system: &System, devices: &[&PciDevice]) -> Self {
+        let bridges = devices.iter().flat_map(|pci| &pci.bridges).map(|bridge| {
+            let file = format!("sys/bus/pci/devices/{}/config", bridge.address);
+            let register = match system.bytes(file, CONFIG_LEN) {
+                Ok(bytes) => control(&bytes),
+                Err(_) => Err("its registers cannot be read"),
+            };
+            (bridge.address.clone(), register)
+        });
+        Self { bridges: bridges.collect(), listed: peers::bridges(system) }
     }
 
-    fn iommu(&self, facts: &Facts) -> Check {
-        let translating = |kind: &Option<String>| {
-            kind.as_deref().is_some_and(|kind| kind.starts_with("DMA") || kind == "blocked")
-        };
-        let found: Vec<String> = self
-            .groups
-            .iter()
-            .filter(|(_, kind)| translating(kind))
-            .map(|(address, kind)| format!("{address} ({})", kind.as_deref().unwrap_or("?")))
-            .collect();
-        let booted = facts.kernel.booted_with(|word| word.contains("iommu"));
-        if !found.is_empty() && facts.driver.is_arm() {
-            let found = found.join(", ");
-            return IOMMU.ok(format!("translates for {found}, as it may on ARM{booted}"));
-        }
-        if !found.is_empty() {
-            // Source: NVIDIA's troubleshooting guide, "Before You Install GDS".
-            return IOMMU
-                .problem(format!("it translates for {}{booted}", found.join(", ")), BOTH)
-                .step(
-                    "boot with `iommu=pt`, or with `intel_iommu=off` or `amd_iommu=off`, in \
-                     `GRUB_CMDLINE_LINUX_DEFAULT` of /etc/default/grub",
-                )
-                .needs("an IOMMU that is off or passes through (`iommu=pt`)");
-        }
-        let (is_known, seen) = match (&self.units, self.groups.values().any(Option::is_none)) {
-            (_, true) => (false, "the kernel does not say how it translates"),
-            (None, _) if self.groups.is_empty() => (false, "/sys/class/iommu is not there"),
-            (Some(units), _) if units.is_empty() => (true, "there is none, or it is off"),
-            _ if self.groups.is_empty() => (true, "no device of this path is in a group"),
-            _ => (true, "it passes through"),
-        };
-        let seen = format!("{seen}{booted}");
-        match is_known {
-            true => IOMMU.ok(seen),
-            false => IOMMU.unknown(seen).step("`dmesg | grep -i iommu` as root"),
-        }
+    /// Whether nvidia-fs lists a bridge; `None` if unknown.
+    fn lists(&self, address: &str) -> Option<bool> {
+        Some(self.listed.as_ref()?.iter().any(|bridge| bridge == address))
     }
 
     /// `is_near` if a drive is below the GPU's switch.
-    fn acs(&self, gpu: &PciDevice, facts: &Facts, is_near: bool) -> Check {
+    fn check(&self, gpu: &PciDevice, facts: &Facts, is_near: bool) -> Check {
         if self.bridges.is_empty() {
             return ACS
                 .unknown("no bridge above the GPU or the drives is shown")
@@ -88,7 +128,7 @@ impl Pcie {
         // not.
         let unseen = || self.bridges.iter().filter(|(_, register)| register.is_err());
         let listed: Vec<&str> = unseen()
-            .filter(|(address, _)| self.peers.controls(address) == Some(true))
+            .filter(|(address, _)| self.lists(address) == Some(true))
             .map(|(address, _)| address.as_str())
             .collect();
         if let Some(first) = redirects.first().or(listed.first()) {
@@ -107,7 +147,7 @@ impl Pcie {
                  switch ACS off in the firmware's settings"
             ));
         }
-        let unseen = unseen().find_map(|(address, register)| match self.peers.controls(address) {
+        let unseen = unseen().find_map(|(address, register)| match self.lists(address) {
             Some(_) => None,
             None => register.as_ref().err().map(|reason| format!("{address}: {reason}")),
         });
@@ -116,6 +156,29 @@ impl Pcie {
             None => ACS.ok(format!("no bridge above {} or a drive redirects", gpu.address)),
         }
     }
+}
+
+/// The ACS control register in a function's configuration space.
+fn control(bytes: &[u8]) -> Result<Option<u16>, &'static str> {
+    let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    match bytes.len() {
+        0..=64 => return Err("only root can read all of its registers"),
+        65..=256 => return Ok(None), // conventional PCI has none
+        _ => {}
+    }
+    let mut at = 0x100;
+    // An entry is at least four bytes long, so a longer chain is circular.
+    for _ in 0..CONFIG_LEN / 8 {
+        let (Some(id), Some(next)) = (half(at), half(at + 2)) else { return Ok(None) };
+        if id == ACS_CAPABILITY {
+            return Ok(half(at + 6));
+        }
+        at = usize::from(next >> 4) & !3;
+        if at < 0x100 {
+            return Ok(None);
+        }
+    }
+    Ok(None)
 }
 
 fn bar1(gpu: &Gpu) -> Check {
@@ -185,6 +248,7 @@ mod tests {
 
     use super::*;
     use crate::report::State;
+    use proptest::prelude::*;
 
     #[test]
     fn the_port_right_above_is_the_other_end_of_a_link() {
@@ -200,5 +264,38 @@ mod tests {
         );
         let slow = PciDevice { bridges: vec![port(16), port(8)], ..pci };
         assert_eq!(link("GPU", &slow, false).unwrap().state, State::Ok);
+    }
+
+    fn registers(chain: &[(usize, u16, u16)]) -> Vec<u8> {
+        let mut bytes = vec![0; CONFIG_LEN];
+        for &(at, id, next) in chain {
+            bytes[at..at + 2].copy_from_slice(&id.to_le_bytes());
+            bytes[at + 2..at + 4].copy_from_slice(&(next << 4 | 1).to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_register_is_found_along_the_chain() {
+        let mut bytes = registers(&[(0x100, 1, 0x148), (0x148, 0x0d, 0)]);
+        bytes[0x14e..0x150].copy_from_slice(&0x1d_u16.to_le_bytes());
+        assert_eq!(control(&bytes), Ok(Some(0x1d)));
+        assert_eq!(control(&registers(&[(0x100, 1, 0)])), Ok(None));
+        assert_eq!(control(&bytes[..256]), Ok(None));
+        assert!(control(&bytes[..64]).is_err(), "without root");
+        let circle = registers(&[(0x100, 1, 0x148), (0x148, 2, 0x100)]);
+        assert_eq!(control(&circle), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn no_registers_are_too_strange(
+            bytes in proptest::collection::vec(any::<u8>(), 0..600),
+            chain in proptest::collection::vec((0x40_usize..0x3ff, 0_u16..16, 0_u16..0xfff), 0..40),
+        ) {
+            let _ = control(&bytes);
+            let chain: Vec<_> = chain.iter().map(|(at, id, next)| (at * 4, *id, *next)).collect();
+            let _ = control(&registers(&chain));
+        }
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! `volumes` checks the devices below the file system.
 
-use forebay_topology::{LayerKind, Value, shown};
+use forebay_topology::{Layer, LayerKind, System, Value, shown};
 
-use super::facts::{Facts, Storage};
+use super::facts::{Facts, LEN_MAX, Storage};
 use super::report::{BOTH, Check};
 use super::topics::*;
 
@@ -19,7 +19,7 @@ impl Storage {
         let mut checks: Vec<Check> = self.silence().into_iter().collect();
         checks.push(self.system_check());
         checks.extend(self.mount());
-        checks.extend(self.attributes());
+        checks.extend(self.attributes(&facts.system));
         checks.extend(self.below(facts));
         checks.extend(self.udev(facts));
         checks
@@ -96,13 +96,15 @@ impl Storage {
         })
     }
 
-    fn attributes(&self) -> Option<Check> {
+    fn attributes(&self, system: &System) -> Option<Check> {
         let root = &self.map.root;
+        let is_file = self.map.exists && root.number("size_bytes").is_some();
+        let flags = if is_file { system.extent_flags(&self.map.path) } else { Ok(0) };
         let mut found: Vec<&str> = ["compressed", "encrypted", "verity"]
             .into_iter()
             .filter(|name| root.flag(name))
             .collect();
-        match &self.flags {
+        match flags {
             Ok(flags) => found.extend(
                 NOT_AS_THEY_ARE.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name),
             ),
@@ -126,13 +128,20 @@ impl Storage {
     }
 
     fn udev(&self, facts: &Facts) -> Vec<Check> {
-        let Some((number, reported)) = &self.device else { return Vec::new() };
+        let has_udev = facts.system.exists("run/udev/data");
+        let Some(number) = device(&self.map.root) else { return Vec::new() };
+        let file = format!("run/udev/data/b{number}");
+        let keeps = |line: &str| {
+            let is_wanted = line.starts_with("E:ID_FS_") || line.starts_with("E:MD_LEVEL");
+            is_wanted && !line.contains("UUID") && !line.contains("LABEL")
+        };
+        let reported = facts.system.lines_of(&file, LEN_MAX, keeps).ok();
         let has = |name: &str| {
             let lines = reported.as_ref();
             lines.is_some_and(|lines| lines.iter().any(|line| line.starts_with(name)))
         };
-        let file = format!("/run/udev/data/b{number}");
-        let seen = match (self.has_udev, reported.is_some()) {
+        let file = format!("/{file}");
+        let seen = match (has_udev, reported.is_some()) {
             (false, _) => "there is no /run/udev".to_owned(),
             (true, false) => format!("there is no {file}"),
             (true, true) => format!("{file} has no `ID_FS_USAGE`"),
@@ -165,4 +174,13 @@ impl Storage {
         }
         checks
     }
+}
+
+/// The device number of the block device that the file system is on.
+fn device(root: &Layer) -> Option<&str> {
+    let mut layers = root.walk().map(|(_, layer)| layer);
+    layers.find(|layer| layer.kind == LayerKind::FileSystem)?;
+    let block = layers.next()?;
+    let is_block = block.kind.is_block() || block.kind == LayerKind::Unknown;
+    block.text("device").filter(|_| is_block)
 }

@@ -1,6 +1,6 @@
 //! Checks of the devices below a path: drives, arrays, volumes, multipath, networks.
 
-use forebay_topology::{Layer, LayerKind, Transport};
+use forebay_topology::{Layer, LayerKind, System, Transport, is_number};
 
 use super::facts::{Facts, Storage};
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA};
@@ -15,7 +15,7 @@ impl Storage {
             self.volumes(),
             self.paths(facts),
             self.policy(),
-            self.protection(),
+            self.protection(&facts.system),
             self.fabrics(),
             self.emulated(),
         ];
@@ -105,12 +105,14 @@ impl Storage {
     /// Sources: NVIDIA's troubleshooting guide, "Disable multipathing support". Commit
     /// `fb0eeeed91f3` of the kernel passes such requests on.
     fn paths(&self, facts: &Facts) -> Option<Check> {
+        let paths = facts.system.names("sys/block", |name| head(name).is_some());
+        let heads: Vec<String> = paths.unwrap_or_default().iter().filter_map(|n| head(n)).collect();
         let nvme = self.map.drives.iter().filter(|drive| drive.name.starts_with("nvme"));
         let mut is_nvme = false;
         let mut found = Vec::new();
         for drive in nvme {
             is_nvme = true;
-            if drive.paths.len() > 1 || self.heads.contains(&drive.name) {
+            if drive.paths.len() > 1 || heads.contains(&drive.name) {
                 found.push(format!("{} has {} paths", drive.name, drive.paths.len().max(1)));
             }
         }
@@ -153,12 +155,20 @@ impl Storage {
         }
     }
 
-    fn protection(&self) -> Option<Check> {
-        if self.protected.is_empty() {
+    fn protection(&self, system: &System) -> Option<Check> {
+        let protected = self.map.drives.iter().take(64).filter_map(|drive| {
+            let text =
+                |file: &str| system.text(format!("sys/block/{}/integrity/{file}", drive.name));
+            let capable = text("device_is_integrity_capable").ok()?;
+            let format = text("format").unwrap_or_default();
+            (capable == "1").then(|| format!("{} ({format})", drive.name))
+        });
+        let protected: Vec<String> = protected.collect();
+        if protected.is_empty() {
             return None;
         }
         PROTECTION_INFORMATION
-            .problem(self.protected.join("; "), BOTH)
+            .problem(protected.join("; "), BOTH)
             .step(
                 "`nvme id-ns -H DEVICE` lists the drive's formats: use one without metadata \
                  (`nvme format` erases the drive)",
@@ -203,5 +213,25 @@ impl Storage {
         let step = "compare where the card and the GPU are (`forebay doctor --tree`), as for a \
                     network card";
         Some(DPU.warning(seen).step(step))
+    }
+}
+
+/// The head `nvmeXnZ` of the path `nvmeXcYnZ`.
+fn head(name: &str) -> Option<String> {
+    let (before, rest) = name.strip_prefix("nvme")?.split_once('c')?;
+    let (number, after) = rest.split_once('n')?;
+    [before, number, after].into_iter().all(is_number).then(|| format!("nvme{before}n{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_a_drive_is_recognized_by_its_head() {
+        assert_eq!(head("nvme0c1n2").as_deref(), Some("nvme0n2"));
+        for name in ["nvme0n2", "nvme0c1n2p1", "nvmec1n2", "sdc1", "nvme0c1", ""] {
+            assert_eq!(head(name), None, "{name}");
+        }
     }
 }
