@@ -39,20 +39,20 @@ impl Driver {
             return check
                 .step("`lspci -d 10de:` lists NVIDIA's devices; a container takes `--gpus all`");
         }
-        let Some(model) = &self.model else {
+        let Some(model) = facts.model() else {
             return GPU_CLASS.unknown("the driver names no model").step("`nvidia-smi -L` names it");
         };
         let parts: Vec<&str> = model.split([' ', '-']).collect();
         let has = |names: &[&str]| parts.iter().any(|part| names.contains(part));
         if has(&["GeForce", "TITAN"]) || has(&["GB10"]) {
-            return GPU_CLASS.problem(model.clone(), BOTH).needs("a data-centre GPU").last();
+            return GPU_CLASS.problem(model, BOTH).needs("a data-centre GPU").last();
         }
         if has(&DROPPED) {
             let seen = format!("{model}: cuFile serves it up to 1.14 only");
             return GPU_CLASS.problem(seen, BOTH).needs("a GPU of Ampere's or later").last();
         }
         if has(&NAMED) {
-            return GPU_CLASS.ok(model.clone());
+            return GPU_CLASS.ok(model);
         }
         GPU_CLASS
             .warning(format!("{model} is not among those that NVIDIA names for P2PDMA"))
@@ -113,7 +113,7 @@ impl Driver {
         };
         // For an unknown GPU the options are those of newer ones, so that no needless option is
         // required.
-        let is_hopper = self.model.as_deref().is_none_or(|model| {
+        let is_hopper = facts.model().is_none_or(|model| {
             let mut parts = model.split([' ', '-']);
             parts.any(|part| part.starts_with(['H', 'B']) || part.starts_with("GH"))
         });

@@ -94,9 +94,14 @@ impl Facts {
         self.cufile_opened() && (self.config.wants_p2pdma() || self.driver.nvidia_fs.is_some())
     }
 
+    /// The driver's name for the GPU.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.gpu.as_ref().ok()?.name.as_deref()
+    }
+
     pub(super) fn shown_gpu(&self) -> Option<Shown> {
         let gpu = self.gpu.as_ref().ok()?;
-        Some(Shown { address: gpu.pci.address.clone(), name: self.driver.model.clone() })
+        Some(Shown { address: gpu.pci.address.clone(), name: gpu.name.clone() })
     }
 }
 
@@ -261,8 +266,6 @@ pub(super) struct Driver {
     pub(super) version: Option<(u32, u32)>,
     /// The options given to it, as `NAME=VALUE`; `None` if they cannot be read.
     pub(super) keys: Option<Vec<String>>,
-    /// Its name for the GPU.
-    pub(super) model: Option<String>,
     /// Bytes of GPU memory published to the kernel; `None` if there are none.
     pub(super) pool: Option<u64>,
     /// The version of nvidia-fs, if it is loaded.
@@ -282,7 +285,6 @@ impl Driver {
             line.starts_with("RegistryDwords")
         });
         let keys = keys.ok().map(|lines| lines.iter().flat_map(|line| options(line)).collect());
-        let model = gpu.and_then(|address| gpu_model(system, address));
         let pool = gpu.and_then(|address| {
             let folder = format!("sys/bus/pci/devices/{address}/p2pmem");
             for file in ["available", "published"] {
@@ -291,7 +293,7 @@ impl Driver {
             text(&format!("{folder}/size")).ok()?.parse().ok()
         });
         let NvidiaFsModule { version: nvidia_fs, users, .. } = NvidiaFsModule::read(system);
-        Self { line, version, keys, model, pool, nvidia_fs, users }
+        Self { line, version, keys, pool, nvidia_fs, users }
     }
 
     pub(super) fn version_text(&self) -> String {
@@ -321,12 +323,6 @@ impl Driver {
     pub(super) fn is_open(&self) -> bool {
         self.line.as_deref().is_ok_and(|line| line.contains("Open Kernel Module"))
     }
-}
-
-/// The driver's name of the GPU at this PCI address.
-pub fn gpu_model(system: &System, address: &str) -> Option<String> {
-    let file = format!("proc/driver/nvidia/gpus/{address}/information");
-    system.line_of(&file, "Model:").filter(|name| !name.is_empty())
 }
 
 /// Finds `580.159` in a line with `580.159.04`.

@@ -29,7 +29,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-pub use facts::{GpuWish, Wish, gpu_model};
+pub use facts::{GpuWish, Wish};
 pub use forebay_cufile::Answer;
 pub use report::{Check, DirectPath, Gpu, Outlook, Report, State};
 

@@ -1,5 +1,7 @@
 //! Lists the GPUs of a machine from `/sys`; needs no driver.
 
+use serde::Serialize;
+
 use super::pci::{self, PciDevice};
 use super::system::{Folder, System};
 
@@ -7,14 +9,17 @@ use super::system::{Folder, System};
 const VENDORS: [u16; 1] = [0x10de];
 
 /// A GPU on PCI.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Gpu {
-    /// Its PCI device.
-    pub pci: PciDevice,
+    /// Its place in the order of addresses, from 0; 0 if it was looked up by address.
+    pub index: usize,
+    /// The driver's name for it.
+    pub name: Option<String>,
     /// Size of its second memory range (BAR1) in bytes: the window through which other devices
     /// access its memory.
     pub bar1_size: Option<u64>,
+    /// Its PCI device. `link` is its current state: most likely idle.
+    pub pci: PciDevice,
 }
 
 /// Lists the GPUs of a system in the order of their addresses.
@@ -26,19 +31,24 @@ pub fn gpus(system: &System) -> Vec<Gpu> {
         if pci::hex(&folder, "class")? >> 16 != 3 {
             return None;
         }
-        let pci =
-            pci::read(&folder).filter(|pci| pci.vendor.is_some_and(|v| VENDORS.contains(&v)))?;
-        Some(Gpu { pci, bar1_size: bar1(&folder) })
+        let gpu = read(&folder)?;
+        gpu.pci.vendor.is_some_and(|vendor| VENDORS.contains(&vendor)).then_some(gpu)
     });
-    gpus.collect()
+    gpus.enumerate().map(|(index, gpu)| Gpu { index, ..gpu }).collect()
 }
 
 /// The PCI device at this address, described as a GPU whatever its vendor.
 pub fn gpu_at(system: &System, address: &str) -> Option<Gpu> {
     let address = address.to_ascii_lowercase();
     let path = pci::is_address(&address).then(|| format!("sys/bus/pci/devices/{address}"))?;
-    let folder = system.folder(path).ok()?;
-    Some(Gpu { pci: pci::read(&folder)?, bar1_size: bar1(&folder) })
+    read(&system.folder(path).ok()?)
+}
+
+fn read(folder: &Folder) -> Option<Gpu> {
+    let pci = pci::read(folder)?;
+    let file = format!("proc/driver/nvidia/gpus/{}/information", pci.address);
+    let name = folder.system().line_of(&file, "Model:").filter(|name| !name.is_empty());
+    Some(Gpu { index: 0, name, bar1_size: bar1(folder), pci })
 }
 
 /// The size of the second memory range. A 64-bit range fills two of the six lines, so this is the

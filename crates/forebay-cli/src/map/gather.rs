@@ -6,7 +6,7 @@ use forebay_topology::{Distance, Layer, Resolver, StorageMap, System, Value};
 
 use super::ceilings;
 use super::extents;
-use super::json::{Failed, Gpu, MapReport, Pair, PathMap, SCHEMA};
+use super::json::{Failed, MapReport, Pair, PathMap, SCHEMA};
 
 /// The maps of `paths`; `record` is the folder that is replayed.
 pub(crate) fn gather(
@@ -15,17 +15,10 @@ pub(crate) fn gather(
     record: Option<&Path>,
     wants_extents: bool,
 ) -> MapReport {
-    let found = forebay_topology::gpus(resolver.system());
-    let gpus = found.iter().enumerate().map(|(index, gpu)| Gpu {
-        index,
-        name: forebay_doctor::gpu_model(resolver.system(), &gpu.pci.address),
-        bar1_size: gpu.bar1_size,
-        pci: gpu.pci.clone(),
-    });
     let mut report = MapReport {
         schema: SCHEMA,
         replay: record.map(|dir| dir.display().to_string()),
-        gpus: gpus.collect(),
+        gpus: forebay_topology::gpus(resolver.system()),
         rdma_devices: rdma_devices(resolver.system()),
         ..MapReport::default()
     };
@@ -40,10 +33,10 @@ pub(crate) fn gather(
                 continue;
             }
             report.drives.push(drive.clone());
-            for (index, gpu) in found.iter().enumerate() {
+            report.distances.extend(report.gpus.iter().map(|gpu| {
                 let distance = Distance::to_drive(&gpu.pci, drive);
-                report.distances.push(Pair { gpu: index, drive: drive.id.clone(), distance });
-            }
+                Pair { gpu: gpu.index, drive: drive.id.clone(), distance }
+            }));
         }
         report.maps.push(path_map(resolver, &map, wants_extents));
     }

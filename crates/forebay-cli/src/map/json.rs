@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 
 use forebay_measure::results::machine::Environment;
-use forebay_topology::{
-    Ceiling, Distance, Drive, DriveId, Layer, Part, PciDevice, Piece, Queue, Way,
-};
+pub use forebay_topology::Gpu;
+use forebay_topology::{Ceiling, Distance, Drive, DriveId, Layer, Part, Piece, Queue, Way};
 use serde::Serialize;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
@@ -59,19 +58,6 @@ pub struct MeasuredShare {
     pub way: Way,
     /// From 0 to 1.
     pub share: f64,
-}
-
-/// A GPU on PCI.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Gpu {
-    /// Its place in the order of addresses, from 0.
-    pub index: usize,
-    /// Its name, if its driver reports it.
-    pub name: Option<String>,
-    /// Bytes of its memory that other devices can reach over PCI together.
-    pub bar1_size: Option<u64>,
-    /// Its PCI location. `link` is its current state: most likely idle.
-    pub pci: PciDevice,
 }
 
 /// How far a drive is from a GPU.
