@@ -16,7 +16,7 @@ impl Config {
     /// The step that changes a setting to `value`.
     fn step(&self, setting: Setting, value: bool) -> String {
         match self.variable(setting) {
-            Some(_) => format!("leave `{}` out, or set it to {value}", setting.1),
+            Some(_) => format!("unset `{}`, or set it to {value}", setting.1),
             None => format!("set `{}` to {value} in {}", setting.0, self.path),
         }
     }
@@ -35,7 +35,7 @@ impl Config {
             checks.push(
                 CUFILE_ENVIRONMENT
                     .warning(others.join(", "))
-                    .step("leave them out (`env -u NAME`) where the file is to rule"),
+                    .step("unset them (`env -u NAME`) to use the file's settings"),
             );
         }
         checks
@@ -47,7 +47,7 @@ impl Config {
         match &self.settings {
             Ok(_) if !self.twice.is_empty() => CUFILE_JSON
                 .warning(format!("{path}{by}: `{}` stands twice in it", self.twice.join("`, `")))
-                .step("leave one of them: it is unknown which one counts"),
+                .step("delete the duplicates: which value cuFile uses is unknown"),
             Ok(settings) if at(settings, "fs.block").is_some() => CUFILE_JSON
                 .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
                 .step("move `block` out of `fs`, next to `properties`: cuFile ignores it there")
@@ -60,7 +60,7 @@ impl Config {
             },
             Err(Unread::Missing) if self.is_named => CUFILE_JSON
                 .problem(format!("{path}{by}: no such file"), BOTH)
-                .step(format!("make the file, or leave out the variable (`env -u {NAMED_BY}`)"))
+                .step(format!("create the file, or unset the variable (`env -u {NAMED_BY}`)"))
                 .needs(format!("the file that `{NAMED_BY}` names"))
                 .broken_if(true),
             Err(Unread::Missing) => CUFILE_JSON.warning(format!("there is no {path}")).step(
@@ -71,7 +71,7 @@ impl Config {
                 .step(match reason {
                     Absent::Denied => format!("`chmod a+r {path}`"),
                     Absent::NotAFile => format!("put a file in the place of {path}"),
-                    _ => format!("see whether `cat {path}` shows it, or name another file"),
+                    _ => format!("check that `cat {path}` shows it, or name a different file"),
                 })
                 .needs("settings of cuFile that can be read")
                 .broken_if(true),
@@ -85,7 +85,7 @@ impl Config {
             }
             Err(Unread::TooLong) => CUFILE_JSON
                 .unknown(format!("{path}{by} is longer than {} KiB", LEN_MAX >> 10))
-                .step("take out what is not set: the vendor's own file has some 10 KiB"),
+                .step("delete unused settings: the vendor's own file is about 10 KiB long"),
         }
     }
 
@@ -157,11 +157,11 @@ impl Config {
         }));
         found.extend(list("drivers").into_iter().filter(|name| Some(*name) == storage.module()));
         if found.is_empty() {
-            return Some(CUFILE_DENYLIST.ok("nothing of this path is on one"));
+            return Some(CUFILE_DENYLIST.ok("nothing of this path is listed"));
         }
         let names = format!("`{}`", found.join("`, `"));
         let check = CUFILE_DENYLIST.problem(format!("{names} is on a list of `denylist`"), BOTH);
-        let check = check.step(format!("take {names} from `denylist` in {}", self.path));
+        let check = check.step(format!("remove {names} from `denylist` in {}", self.path));
         Some(check.needs(format!("{names} off cuFile's `denylist`")))
     }
 
@@ -173,16 +173,15 @@ impl Config {
         Some(match (allowed, forced) {
             (Some(false), Some(true)) => CUFILE_COMPAT
                 .problem(format!("{forces} is true and {allows} is false"), BOTH)
-                .step(format!("leave one of them: {}", self.step(FORCED, false)))
-                .needs("settings of cuFile that do not contradict each other")
+                .step(format!("resolve the contradiction: {}", self.step(FORCED, false)))
+                .needs("cuFile settings without a contradiction")
                 .broken_if(true),
             (_, Some(true)) => CUFILE_COMPAT
                 .problem(format!("{forces} is true"), BOTH)
                 .step(self.step(FORCED, false))
                 .needs("cuFile's `force_compat_mode` off"),
-            (Some(false), _) => {
-                CUFILE_COMPAT.ok(format!("not allowed ({allows}): what cannot go directly fails"))
-            }
+            (Some(false), _) => CUFILE_COMPAT
+                .ok(format!("not allowed ({allows}): requests without a direct path fail")),
             _ => CUFILE_COMPAT.ok("allowed, as it is by default"),
         })
     }

@@ -57,7 +57,7 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
             .broken_if(is_wanted),
         End::Killed(signal) => CUFILE_LIBRARY
             .problem(format!("{named}: signal {signal} ended the helper"), BOTH)
-            .step("install another version of cuFile")
+            .step("install a different version of cuFile")
             .needs(needs)
             .broken_if(is_wanted),
         End::NotRun(reason) => {

@@ -173,7 +173,7 @@ fn derived(
 ) -> Layout {
     let reason = match refusal {
         Some(Refusal::NotRecorded) => "the table was not recorded".to_owned(),
-        Some(refusal) => format!("the table takes the right to administrate ({refusal})"),
+        Some(refusal) => format!("reading the table requires `CAP_SYS_ADMIN` ({refusal})"),
         None => "the table cannot be read".to_owned(),
     };
     match made_by {

@@ -32,7 +32,7 @@ impl Resolve<'_> {
         let span = match (&stat, reported) {
             // The path is from the time of attachment; a newer file may be there now.
             (Ok(stat), Some(file)) if (stat.device, stat.inode) != file => {
-                let reason = "another file has the name of the attached one now";
+                let reason = "a newer file replaced the attached file under its name";
                 self.unknown_drive(&mut child, number, reason)
             }
             (Ok(stat), reported) => {

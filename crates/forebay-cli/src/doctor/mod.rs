@@ -37,7 +37,7 @@ const CUFILE_MAX: Duration = Duration::from_secs(5);
 /// Runs the verb.
 pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Result<()> {
     if args.paths.len() > 1 && !args.tree {
-        return Err(Failure::usage("cannot diagnose several paths at once")
+        return Err(Failure::usage("cannot diagnose several paths")
             .hint("give one path, or `--tree` for the drives under all of them"));
     }
     let (system, paths) = match &args.fixture {

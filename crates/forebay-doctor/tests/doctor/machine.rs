@@ -5,7 +5,7 @@ use forebay_topology::System;
 
 use crate::tree::Tree;
 
-/// `RegistryDwords` that P2PDMA takes.
+/// `RegistryDwords` that P2PDMA requires.
 pub(crate) const KEYS: &str = "RMForceStaticBar1=1;RmForceDisableIomapWC=1;";
 /// cuFile's settings where P2PDMA is wanted.
 pub(crate) const SETTINGS: &str = r#"{
@@ -65,7 +65,7 @@ impl Machine {
         Self { tree, cufile: Some(cufile.into()) }
     }
 
-    /// A machine with everything that P2PDMA takes: an H100 and a drive below one switch.
+    /// A machine with everything that P2PDMA requires: an H100 and a drive below one switch.
     pub(crate) fn p2pdma() -> Self {
         let mut tree = Tree::new();
         let gpu = format!("{SWITCH}/0000:43:00.0/{GPU}");

@@ -183,7 +183,7 @@ fn variables_go_before_the_file() {
     let off = with("CUFILE_USE_PCIP2PDMA=false\0", SETTINGS);
     closes(&off, "cufile_p2pdma", P2PDMA, "`CUFILE_USE_PCIP2PDMA` is false");
     let step = check(&off, "cufile_p2pdma").step.clone().unwrap();
-    assert_eq!(step, "leave `CUFILE_USE_PCIP2PDMA` out, or set it to true");
+    assert_eq!(step, "unset `CUFILE_USE_PCIP2PDMA`, or set it to true");
     for unclear in ["", "0", "yes"] {
         let report = with(&format!("CUFILE_USE_PCIP2PDMA={unclear}\0"), SETTINGS);
         assert_eq!(check(&report, "cufile_p2pdma").state, State::Ok, "the file rules: {unclear}");

@@ -13,7 +13,8 @@ use crate::nvidia_fs::NvidiaFs;
 const CUFILE: &str =
     "use cuFile 1.15 or later with its statistics at level 3 (`cuFileSetStatsLevel`)";
 /// Remedy if the counts of several GPUs cannot be separated.
-const NAMED: &str = "name the GPU in the claim (`Claim::on`), or let the process see one GPU alone";
+const NAMED: &str =
+    "name the GPU in the claim (`Claim::on`), or restrict the process to a single GPU";
 
 impl Judge<'_> {
     /// Adds the paths of `bytes` that went through a library, by its counters.
@@ -40,7 +41,9 @@ impl Judge<'_> {
         }
         if counted > bytes.saturating_add(bytes / 2).saturating_add(self.slack) {
             let counted = size(counted);
-            self.doubts.push(format!("cuFile counted {counted}: it served others in this process"));
+            self.doubts.push(format!(
+                "cuFile counted {counted}: it also served other work in this process"
+            ));
         }
         let Paths { p2pdma, nvidia_fs, posix, .. } = moves.by;
         self.grounds.push(format!(
@@ -57,11 +60,12 @@ impl Judge<'_> {
                 0 => {}
                 // A simulated GPU lacks a UUID, and is the only GPU then.
                 1 if self.claim.memory == Memory::Gpu && counters.gpus.len() > 1 => {
-                    self.doubts.push("cuFile knows several GPUs, of which one was moved to".into());
+                    self.doubts
+                        .push("cuFile knows several GPUs, of which a single GPU was used".into());
                 }
                 1 => {}
                 many => self.lacks(
-                    format!("cuFile counted for {many} GPUs, and which one is meant is not known"),
+                    format!("cuFile counted for {many} GPUs, and the claim does not name its GPU"),
                     NAMED,
                 ),
             }
@@ -112,7 +116,7 @@ impl Judge<'_> {
                 self.lacks(
                     "cuFile counts batches for all GPUs together, and this one's link does not \
                      show that they were its",
-                    "add the GPU's link to the sources, or let the process see one GPU alone",
+                    "add the GPU's link to the sources, or restrict the process to a single GPU",
                 );
             }
         }
@@ -133,7 +137,7 @@ impl Judge<'_> {
             ));
         } else if known < all || known == 0 {
             let why = format!("of {all} operations cuFile counted only {known} by their path");
-            self.lacks(why, "move whole aligned blocks, or take another version of cuFile");
+            self.lacks(why, "move whole aligned blocks, or use a different version of cuFile");
         }
         self.divide(bytes, moves.by);
     }

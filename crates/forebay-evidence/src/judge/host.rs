@@ -154,7 +154,7 @@ impl Judge<'_> {
             let past = size(past);
             return self.lacks(
                 format!("{past} that were written are in the page cache no longer"),
-                "write less than there is room for, or look before others take the memory",
+                "write less than the free memory, or end the span before the kernel evicts the pages",
             );
         }
         self.compare(bytes, past, true);
@@ -211,7 +211,7 @@ impl Judge<'_> {
                 let past = size(past);
                 return self.lacks(
                     format!("{past} passed the page cache, and nothing says by which way"),
-                    "have the one who moves them say what it does, or read its counters",
+                    "add the mover's routes to the claim, or read its counters",
                 );
             }
             return self.add([(DataPath::Staged, 0), (DataPath::Cached, bytes)]);
@@ -243,7 +243,7 @@ impl Judge<'_> {
                 self.contradict(text);
             } else if held.saturating_add(self.slack) < cached {
                 // Some bytes may be other processes', but there is no evidence for the page cache.
-                let remedy = "repeat it with the drives left alone";
+                let remedy = "repeat it while the drives are otherwise idle";
                 return self.lacks(format!("what went through the page cache: {text}"), remedy);
             } else {
                 self.doubts.push(text);
@@ -274,7 +274,7 @@ impl Judge<'_> {
              back meanwhile",
             size(gone)
         );
-        self.lacks(why, "read less than there is room for, or repeat it");
+        self.lacks(why, "read less than the free memory, or repeat it");
     }
 
     fn add(&mut self, ways: [(DataPath, u64); 2]) {

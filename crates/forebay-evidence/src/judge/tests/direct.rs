@@ -20,7 +20,7 @@ fn counters_of_cufile_name_the_direct_path() {
     assert_eq!(text(&by(63, 0, 1), &direct), "mixed 98 % direct (p2pdma) / 2 % compat");
     let mixed = claim(&[(Route::Direct, GIB / 2), (Route::Staged, GIB / 2)]);
     let shared = Evidence { cufile: counters(64, 0, 0, 2 * GIB), ..by(64, 0, 0) };
-    assert!(verdict(&shared, &direct).doubts[0].contains("served others"));
+    assert!(verdict(&shared, &direct).doubts[0].contains("other work"));
     let edges = claim(&[(Route::Direct, GIB - 8192), (Route::Staged, 8192)]);
     let found = text(&by(64, 0, 0), &edges);
     assert_eq!(found, "mixed >99 % direct (p2pdma) / <1 % staged");
@@ -252,7 +252,7 @@ fn batches_of_others_are_not_taken_for_these_calls() {
     seen.cufile = Seen::Value(counted);
     let found = verdict(&seen, &whole(Route::Direct));
     assert_eq!(found.to_string(), "mixed 50 % direct (p2pdma) / 50 % compat");
-    assert!(found.doubts[0].contains("cuFile counted 2 GiB: it served others"), "{found:?}");
+    assert!(found.doubts[0].contains("cuFile counted 2 GiB: it also served other work"), "{found:?}");
 }
 
 #[test]
@@ -274,9 +274,13 @@ fn counts_of_another_gpu_say_nothing_of_this_one() {
     assert!(contradiction(&other_alone, &write).contains("which counted none"));
     // The claim does not name the GPU.
     let text = missing(&both, &direct);
-    assert_eq!(text, "cuFile counted for 2 GPUs, and which one is meant is not known");
+    assert_eq!(text, "cuFile counted for 2 GPUs, and the claim does not name its GPU");
     let found = verdict(&other_alone, &direct);
-    assert_eq!(found.doubts, ["cuFile knows several GPUs, of which one was moved to"], "{found:?}");
+    assert_eq!(
+        found.doubts,
+        ["cuFile knows several GPUs, of which a single GPU was used"],
+        "{found:?}"
+    );
     let simulated = Claim { memory: Memory::SimulatedGpu, ..direct.clone() };
     let found = verdict(&with(&[(0, 9, GIB)]), &simulated);
     assert_eq!((found.word(), found.doubts.len()), ("direct (p2pdma)", 0), "{found:?}");
