@@ -9,7 +9,7 @@ use super::seen::Seen;
 /// The counts of an open driver in this process.
 pub fn cufile_counters(session: &Session) -> Seen<Counters> {
     let remedy = "use cuFile 1.15 or later, and let nothing else in the process open it first";
-    Counters::of(session).map_or_else(|why| Seen::missing(why, remedy), Seen::Value)
+    Seen::tried(Counters::of(session), remedy)
 }
 
 /// The counters as JSON.

@@ -54,6 +54,11 @@ impl<T> Seen<T> {
         value.map_or_else(|| Self::missing(why, remedy), Self::Value)
     }
 
+    /// The value of a call, or why it failed.
+    pub(super) fn tried(result: Result<T, String>, remedy: &str) -> Self {
+        result.map_or_else(|why| Self::missing(why, remedy), Self::Value)
+    }
+
     /// The value, if there is any.
     pub const fn value(&self) -> Option<&T> {
         match self {
@@ -104,12 +109,7 @@ impl<T> Seen<T> {
         earlier: Self,
         grown: impl FnOnce(T, T) -> Result<U, String>,
     ) -> Seen<U> {
-        self.and_then(|later| {
-            earlier.and_then(|earlier| match grown(earlier, later) {
-                Ok(value) => Seen::Value(value),
-                Err(why) => Seen::missing(why, AGAIN),
-            })
-        })
+        self.and_then(|later| earlier.and_then(|earlier| Seen::tried(grown(earlier, later), AGAIN)))
     }
 
     /// The value as JSON, or why there is none.

@@ -47,16 +47,14 @@ impl Sensors {
     }
 
     fn find_in(library: &str, info: &DeviceInfo) -> Seen<Self> {
-        let nvml = match Nvml::find(library, info) {
-            Ok(nvml) => nvml,
-            Err(missing) => return Seen::Missing(missing),
-        };
-        let is_instant = instant_power(&nvml).is_ok();
-        // Older GPUs support only the other call, so its error is reported.
-        match nvml.power() {
-            Err(why) if !is_instant => Seen::missing(why, LOOK),
-            _ => Seen::Value(Self { nvml, is_instant }),
-        }
+        Nvml::find(library, info).and_then(|nvml| {
+            let is_instant = instant_power(&nvml).is_ok();
+            // Older GPUs support only the average, so its error is reported.
+            match nvml.power() {
+                Err(why) if !is_instant => Seen::missing(why, LOOK),
+                _ => Seen::Value(Self { nvml, is_instant }),
+            }
+        })
     }
 
     /// The GPU's PCI address, or its UUID.

@@ -16,7 +16,7 @@ use std::ptr;
 use forebay::gpu::DeviceInfo;
 use libloading::Library;
 
-use crate::seen::Missing;
+use crate::seen::Seen;
 
 /// The library's file name.
 pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -111,14 +111,11 @@ pub(crate) struct Nvml {
 
 impl Nvml {
     /// Loads the library at `path`, and finds a GPU in it.
-    pub(crate) fn find(path: &str, info: &DeviceInfo) -> Result<Self, Missing> {
-        let missing = |remedy: &str| {
-            let remedy = remedy.to_owned();
-            move |why| Missing { why, remedy }
-        };
-        let mut nvml = Self::load(path).map_err(missing(INSTALL))?;
-        nvml.look_up(&info.pci_address, &info.uuid).map_err(missing(LOOK))?;
-        Ok(nvml)
+    pub(crate) fn find(path: &str, info: &DeviceInfo) -> Seen<Self> {
+        Seen::tried(Self::load(path), INSTALL).and_then(|mut nvml| {
+            let found = nvml.look_up(&info.pci_address, &info.uuid);
+            Seen::tried(found.map(|()| nvml), LOOK)
+        })
     }
 
     /// Loads the library and starts it.

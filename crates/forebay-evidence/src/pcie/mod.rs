@@ -95,37 +95,31 @@ impl Link {
     }
 
     fn find_in(library: &str, info: &DeviceInfo) -> Seen<Arc<Self>> {
-        let nvml = match Nvml::find(library, info) {
-            Ok(nvml) => nvml,
-            Err(missing) => return Seen::Missing(missing),
-        };
-        match read(&nvml) {
-            Ok(_) => Seen::Value(Arc::new(Self { nvml })),
-            Err(why) => Seen::missing(why, LOOK),
-        }
+        Nvml::find(library, info)
+            .and_then(|nvml| Seen::tried(read(&nvml).map(|_| Arc::new(Self { nvml })), LOOK))
     }
 
     /// Starts counting a span that may move `bytes`.
     pub(super) fn begin(self: &Arc<Self>, bytes: u64) -> Seen<Watch> {
-        let first = match read(&self.nvml) {
-            Ok(first) => first,
-            Err(why) => return Seen::missing(why, LOOK),
-        };
-        let mut sampler = None;
-        if bytes > EDGES_MAX && first.is_narrow() {
-            let (stop, stopped) = mpsc::channel();
-            let link = Arc::clone(self);
-            let work = move || link.watch(first, &stopped);
-            match std::thread::Builder::new().name("forebay-pcie".into()).spawn(work) {
-                Ok(thread) => sampler = Some(Sampler { stop, thread }),
-                Err(error) => {
-                    let why = format!("no thread to read the GPU's counters: {error}");
-                    return Seen::missing(why, "raise the limit on threads");
-                }
-            }
-        }
-        let (link, begun) = (Arc::clone(self), Instant::now());
-        Seen::Value(Watch { link, first, sampler, bytes, begun })
+        Seen::tried(read(&self.nvml), LOOK).and_then(|first| {
+            let is_sampled = bytes > EDGES_MAX && first.is_narrow();
+            let sampler = is_sampled.then(|| self.sample(first)).transpose().map_err(|error| {
+                format!("no thread to read the GPU's counters: {error}") //
+            });
+            Seen::tried(sampler, "raise the limit on threads").map(|sampler| {
+                let (link, begun) = (Arc::clone(self), Instant::now());
+                Watch { link, first, sampler, bytes, begun }
+            })
+        })
+    }
+
+    /// Starts a thread that reads the counters until its sampler is stopped.
+    fn sample(self: &Arc<Self>, first: Reading) -> std::io::Result<Sampler> {
+        let (stop, stopped) = mpsc::channel();
+        let link = Arc::clone(self);
+        let work = move || link.watch(first, &stopped);
+        let thread = std::thread::Builder::new().name("forebay-pcie".into()).spawn(work)?;
+        Ok(Sampler { stop, thread })
     }
 
     /// Reads the counters until it is stopped.

@@ -252,7 +252,10 @@ fn batches_of_others_are_not_taken_for_these_calls() {
     seen.cufile = Seen::Value(counted);
     let found = verdict(&seen, &whole(Route::Direct));
     assert_eq!(found.to_string(), "mixed 50 % direct (p2pdma) / 50 % compat");
-    assert!(found.doubts[0].contains("cuFile counted 2 GiB: it also served other work"), "{found:?}");
+    assert!(
+        found.doubts[0].contains("cuFile counted 2 GiB: it also served other work"),
+        "{found:?}"
+    );
 }
 
 #[test]
