@@ -73,11 +73,7 @@ impl Resolve<'_> {
         layer.say_if("start_bytes", start);
         layer.spread = start.map_or(Spread::Untold, Spread::Shifted);
         match folder.parent().filter(|parent| parent.has("dev")) {
-            Some(parent) => {
-                let (child, span) = self.block_at(&parent);
-                layer.children.push(child);
-                span
-            }
+            Some(parent) => self.block_at(layer, &parent),
             None => self.unknown_drive(layer, number, "the folder above the partition is no drive"),
         }
     }

@@ -96,11 +96,6 @@ impl Resolver {
         self.memory.lock().find(key, stat.inode)
     }
 
-    /// Clears the cache.
-    pub fn forget(&self) {
-        self.memory.lock().known.clear();
-    }
-
     fn below(
         &self,
         stat: &Result<Stat, Refusal>,

@@ -74,11 +74,6 @@ impl Drive {
     pub fn pci(&self) -> Option<&PciDevice> {
         self.path()?.pci.as_ref()
     }
-
-    /// The NUMA node of the path in use.
-    pub fn numa_node(&self) -> Option<u32> {
-        self.path()?.numa_node
-    }
 }
 
 /// The kind of a [`Drive`].

@@ -37,9 +37,7 @@ impl Resolve<'_> {
             }
             (Ok(stat), reported) => {
                 child.say("found_by", if reported.is_some() { "device and inode" } else { "name" });
-                let (below, span) = self.file(&path, Some(stat));
-                child.children.push(below);
-                span
+                self.file(&mut child, &path, Some(stat))
             }
             (Err(refusal), reported) if bytes.ends_with(DELETED) => {
                 child.say("deleted", true);
@@ -47,9 +45,7 @@ impl Resolve<'_> {
                 match reported {
                     // The device number of the file system may still identify a drive.
                     Some((device, _)) if rustix::fs::major(device) != 0 => {
-                        let (below, span) = self.block(device);
-                        child.children.push(below);
-                        span
+                        self.block(&mut child, device)
                     }
                     _ => self.unknown_drive(&mut child, number, &reason),
                 }
@@ -59,9 +55,7 @@ impl Resolve<'_> {
                 if *refusal == Refusal::Silent {
                     child.unknown("answers", refusal);
                 }
-                let (below, span) = self.file(&path, None);
-                child.children.push(below);
-                span
+                self.file(&mut child, &path, None)
             }
             (Err(refusal), _) => {
                 let reason = format!("the attached file cannot be looked at: {refusal}");

@@ -31,13 +31,6 @@ pub struct StorageMap {
     pub queue: Queue,
 }
 
-impl StorageMap {
-    /// The drive with this identity.
-    pub fn drive(&self, id: &DriveId) -> Option<&Drive> {
-        self.drives.iter().find(|drive| drive.id == *id)
-    }
-}
-
 /// A step between a path and its drives.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -127,15 +120,18 @@ impl Layer {
         self.say_if(name, Some(values).filter(|values| !values.is_empty()));
     }
 
-    /// A step that could not be examined, with the reason why `fact` is unknown.
+    /// Adds a step that could not be examined, with the reason why `fact` is unknown. It is on no
+    /// known drive.
     pub(super) fn unexamined(
+        &mut self,
         name: impl Into<String>,
         fact: &'static str,
         reason: impl fmt::Display,
-    ) -> Self {
+    ) -> Span {
         let mut layer = Self::new(LayerKind::Unknown, name);
         layer.unknown(fact, reason);
-        layer
+        self.children.push(layer);
+        Span::default()
     }
 
     /// Adds a fact as unknown, with the reason.

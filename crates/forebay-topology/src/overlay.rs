@@ -67,8 +67,7 @@ impl Resolve<'_> {
         layer.say("layer_found_by", how);
         let mut child = Layer::new(LayerKind::BackingFile, shown(&part.candidate));
         let stat = self.system.stat(&part.candidate).ok();
-        let (below, span) = self.file(&part.candidate, stat.as_ref());
-        child.children.push(below);
+        let span = self.file(&mut child, &part.candidate, stat.as_ref());
         layer.children.push(child);
         span
     }

@@ -5,6 +5,7 @@
 //! ends quickly, however tangled the system is.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
@@ -88,15 +89,17 @@ impl<'a> Resolve<'a> {
 
     /// Resolves the storage under the file at `real`, given the result of `stat`.
     pub(super) fn below(mut self, real: &Path, stat: &Result<Stat, Refusal>) -> Below {
-        let (layer, span) = match stat {
-            Ok(stat) => self.file(real, Some(stat)),
+        let mut above = Layer::new(LayerKind::Path, "");
+        let span = match stat {
+            Ok(stat) => self.file(&mut above, real, Some(stat)),
             // A drive that was pulled or a server that is down fails every `stat`, but the mount
             // table still describes it.
             Err(Refusal::NotRecorded | Refusal::Silent | Refusal::Errno(Errno::IO)) => {
-                self.file(real, None)
+                self.file(&mut above, real, None)
             }
-            Err(refusal) => (Layer::unexamined(shown(real), "file", refusal), Span::default()),
+            Err(refusal) => above.unexamined(shown(real), "file", refusal),
         };
+        let layer = above.children.pop().expect("every path adds a step");
         let queue = self.queue(&span, stat.as_ref().ok());
         Below { layer, drives: self.drives, queue, per_file: self.per_file }
     }
@@ -148,24 +151,25 @@ impl<'a> Resolve<'a> {
         mount.map(|mount| (mount, false)).ok_or_else(missing)
     }
 
-    /// Resolves the storage under the file at `real`.
-    pub(super) fn file(&mut self, real: &Path, stat: Option<&Stat>) -> (Layer, Span) {
+    /// Adds the storage under the file at `real` below the step `above`.
+    pub(super) fn file(&mut self, above: &mut Layer, real: &Path, stat: Option<&Stat>) -> Span {
         if let Some(stat) = stat
             && stat.kind() == FileType::BlockDevice
         {
-            return self.block(stat.rdev);
+            return self.block(above, stat.rdev);
         }
         if self.files == FILES_MAX {
             let reason = format!("more than {FILES_MAX} files are nested");
-            return (Layer::unexamined(shown(real), "file", reason), Span::default());
+            return above.unexamined(shown(real), "file", reason);
         }
         self.files += 1;
-        let answer = match self.mount(real, stat) {
+        let (layer, span) = match self.mount(real, stat) {
             Ok((mount, by_id)) => self.mounted(real, stat, &mount, by_id),
             Err(reason) => self.without_mount(real, stat, &reason),
         };
         self.files -= 1;
-        answer
+        above.children.push(layer);
+        span
     }
 
     fn mounted(
@@ -188,8 +192,7 @@ impl<'a> Resolve<'a> {
         let hidden = self.mounts().map(|table| mount::hidden_by(table, mount)).unwrap_or_default();
         let hidden = hidden.iter().map(|m| format!("{} {}", m.file_system, shown(&m.source)));
         layer.say_all("hides", hidden.map(|text| clean(&text)).collect());
-        let (child, span) = self.file_system(real, stat, mount);
-        layer.children.push(child);
+        let span = self.file_system(&mut layer, real, stat, mount);
         (layer, span)
     }
 
@@ -203,9 +206,7 @@ impl<'a> Resolve<'a> {
             (Some(kind), _) if kind.is_memory() => self.memory(&mut child),
             // An anonymous device number (major 0) means no block device.
             (_, Some(stat)) if rustix::fs::major(stat.device) != 0 => {
-                let (block, span) = self.block(stat.device);
-                child.children.push(block);
-                span
+                self.block(&mut child, stat.device)
             }
             (_, Some(stat)) => self.unknown_drive(&mut child, stat.device, reason),
             (_, None) => Span::default(),
@@ -214,7 +215,13 @@ impl<'a> Resolve<'a> {
         (layer, span)
     }
 
-    fn file_system(&mut self, real: &Path, stat: Option<&Stat>, mount: &Mount) -> (Layer, Span) {
+    fn file_system(
+        &mut self,
+        above: &mut Layer,
+        real: &Path,
+        stat: Option<&Stat>,
+        mount: &Mount,
+    ) -> Span {
         let mut layer = Layer::new(LayerKind::FileSystem, clean(&mount.file_system));
         layer.say("source", shown(&mount.source));
         layer.say("options", clean(&file_systems::without_secrets(&mount.own_options)));
@@ -236,12 +243,14 @@ impl<'a> Resolve<'a> {
                 Span::default()
             }
             Some(Ground::Folder) if mount.source.is_absolute() => {
-                self.lower_folder(&mut layer, &mount.source)
+                let stat = self.system.stat(&mount.source).ok();
+                self.file(&mut layer, &mount.source, stat.as_ref())
             }
             Some(ground) => self.remote(&mut layer, mount, ground),
             None => self.on_block_device(&mut layer, mount),
         };
-        (layer, span)
+        above.children.push(layer);
+        span
     }
 
     fn on_block_device(&mut self, layer: &mut Layer, mount: &Mount) -> Span {
@@ -255,16 +264,7 @@ impl<'a> Resolve<'a> {
             );
             return self.unknown_drive(layer, mount.device, &reason);
         }
-        let (block, span) = self.block(mount.device);
-        layer.children.push(block);
-        span
-    }
-
-    fn lower_folder(&mut self, layer: &mut Layer, folder: &Path) -> Span {
-        let stat = self.system.stat(folder).ok();
-        let (child, span) = self.file(folder, stat.as_ref());
-        layer.children.push(child);
-        span
+        self.block(layer, mount.device)
     }
 
     pub(super) fn memory(&mut self, layer: &mut Layer) -> Span {
@@ -283,11 +283,14 @@ impl<'a> Resolve<'a> {
         let id = DriveId(format!("device:{name}"));
         let mut drive = Drive::new(id, DriveKind::Unknown, name.as_str());
         drive.device = Some(number);
-        // `drive` holds the identity, as for every other drive.
-        let mut child = Layer::unexamined(name, "device", reason);
-        let span = self.found(&mut child, drive);
-        layer.children.push(child);
-        span
+        self.unexamined(layer, drive, reason)
+    }
+
+    /// Adds a drive below `layer` that could not be examined.
+    fn unexamined(&mut self, layer: &mut Layer, drive: Drive, reason: impl fmt::Display) -> Span {
+        layer.unexamined(drive.name.as_str(), "device", reason);
+        let child = layer.children.last_mut().expect("a step was added");
+        self.found(child, drive)
     }
 
     /// Adds a drive, or a path to a known drive, and names it in its step.
@@ -307,52 +310,55 @@ impl<'a> Resolve<'a> {
         Span::one(self.drives.len() - 1)
     }
 
-    /// Describes the block device with this number and everything below it.
-    pub(super) fn block(&mut self, device: u64) -> (Layer, Span) {
+    /// Adds the block device with this number, and everything below it.
+    pub(super) fn block(&mut self, above: &mut Layer, device: u64) -> Span {
         let name = device_text(device);
         let folder = self.system.folder(format!("sys/dev/block/{name}"));
         // The kernel links every device into this folder; any other target is not the kernel's.
         let inside = |folder: &Folder| folder.path().starts_with("sys/devices");
         match folder.and_then(|f| if inside(&f) { Ok(f) } else { Err(Absent::NotAFile) }) {
-            Ok(folder) => self.block_at(&folder),
+            Ok(folder) => self.block_at(above, &folder),
             Err(absent) => {
-                let mut outer = Layer::new(LayerKind::Unknown, name.as_str());
                 let reason = format!("`/sys/dev/block/{name}`: {absent}");
-                let span = self.unknown_drive(&mut outer, device, &reason);
-                (outer.children.pop().expect("one was just put there"), span)
+                self.unknown_drive(above, device, &reason)
             }
         }
     }
 
-    /// Describes the block device in this folder of `/sys` and everything below it.
-    pub(super) fn block_at(&mut self, folder: &Folder) -> (Layer, Span) {
-        let name = folder.name();
-        let mut layer = Layer::new(LayerKind::Unknown, name.as_str());
+    /// Adds the block device in this folder of `/sys`, and everything below it.
+    pub(super) fn block_at(&mut self, above: &mut Layer, folder: &Folder) -> Span {
+        let mut layer = Layer::new(LayerKind::Unknown, folder.name());
+        let span = self.block_in(&mut layer, folder);
+        above.children.push(layer);
+        span
+    }
+
+    fn block_in(&mut self, layer: &mut Layer, folder: &Folder) -> Span {
         match self.met.get(folder.path()) {
             Some(Some((kind, span))) => {
                 layer.kind = *kind;
                 layer.say("shown_above", true);
                 layer.span = Some(span.clone());
-                return (layer, span.clone());
+                return span.clone();
             }
             Some(None) => {
                 layer.unknown("device", "it stands on itself");
-                return (layer, Span::default());
+                return Span::default();
             }
             None => {}
         }
         if self.depth == DEPTH_MAX || self.layers >= LAYERS_MAX {
             layer.unknown("device", "too many nested devices");
-            return (layer, Span::default());
+            return Span::default();
         }
         self.met.insert(folder.path().to_owned(), None);
         self.depth += 1;
         self.layers += 1;
-        let span = self.device(folder, &mut layer);
+        let span = self.device(folder, layer);
         self.depth -= 1;
         layer.span = Some(span.clone());
         self.met.insert(folder.path().to_owned(), Some((layer.kind, span.clone())));
-        (layer, span)
+        span
     }
 
     /// Adds the members of a volume below its step.
@@ -361,21 +367,14 @@ impl<'a> Resolve<'a> {
         layer: &mut Layer,
         members: &[(String, Result<Folder, Absent>)],
     ) -> Vec<Span> {
-        let mut spans = Vec::with_capacity(members.len());
-        for (name, folder) in members {
-            let (child, span) = match folder {
-                Ok(folder) => self.block_at(folder),
-                Err(absent) => {
-                    let id = DriveId(format!("name:{name}"));
-                    let drive = Drive::new(id, DriveKind::Unknown, name.as_str());
-                    let mut child = Layer::unexamined(name.as_str(), "device", absent);
-                    let span = self.found(&mut child, drive);
-                    (child, span)
-                }
-            };
-            layer.children.push(child);
-            spans.push(span);
-        }
-        spans
+        let member = |(name, folder): &(String, Result<Folder, Absent>)| match folder {
+            Ok(folder) => self.block_at(layer, folder),
+            Err(absent) => {
+                let id = DriveId(format!("name:{name}"));
+                let drive = Drive::new(id, DriveKind::Unknown, name.as_str());
+                self.unexamined(layer, drive, absent)
+            }
+        };
+        members.iter().map(member).collect()
     }
 }

@@ -403,7 +403,7 @@ fn a_recorded_table_has_a_volumes_layout() {
         // Its table begins with the second of the two, in pieces of 64 KiB.
         let (index, inside) = (extent.physical / 65_536, extent.physical % 65_536);
         let (serial, start) = [("LVMB", 2048), ("LVMA", 4096)][usize::from(index % 2 == 1)];
-        let drive = map.drive(&pieces[0].drive).expect("a drive of the map");
+        let drive = map.drives.iter().find(|drive| drive.id == pieces[0].drive).expect("a drive");
         assert_eq!(drive.serial.as_deref(), Some(serial));
         assert_eq!(pieces[0].offset, start * 512 + index / 2 * 65_536 + inside);
     }
