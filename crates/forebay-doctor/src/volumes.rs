@@ -1,5 +1,7 @@
 //! Checks of the devices below a path: drives, arrays, volumes, multipath, networks.
 
+use std::collections::BTreeSet;
+
 use forebay_topology::{Layer, LayerKind, System, Transport, is_number};
 
 use super::facts::{Facts, Storage};
@@ -23,19 +25,8 @@ impl Storage {
     }
 
     fn drive(&self) -> Option<Check> {
-        let mut seen = Vec::new();
-        let mut is_bad = false;
-        for drive in &self.map.drives {
-            let transport = drive.transport();
-            let fits = matches!(
-                transport,
-                Transport::Pcie | Transport::Emulated { .. } | Transport::Fabric { .. }
-            );
-            if drive.device.is_some() {
-                is_bad |= !fits;
-                seen.push(format!("{}: {transport}", drive.name));
-            }
-        }
+        let drives = || self.map.drives.iter().filter(|drive| drive.device.is_some());
+        let seen = few(drives().map(|drive| format!("{}: {}", drive.name, drive.transport())));
         if self.layers(LayerKind::Loop).next().is_some() {
             return DRIVE
                 .problem("a loop device", BOTH)
@@ -43,12 +34,14 @@ impl Storage {
                 .needs("a path that is on no loop device")
                 .into();
         }
+        let is_nvme = |transport: &Transport| {
+            use Transport::{Emulated, Fabric, Pcie};
+            matches!(transport, Pcie | Emulated { .. } | Fabric { .. })
+        };
         if seen.is_empty() {
             return None;
         }
-        seen.truncate(8);
-        let seen = seen.join("; ");
-        if !is_bad {
+        if drives().all(|drive| is_nvme(drive.transport())) {
             return Some(DRIVE.ok(seen));
         }
         // cuFile knows a flag for SCSI, but no kernel driver supports it.
@@ -86,17 +79,15 @@ impl Storage {
     }
 
     fn volumes(&self) -> Option<Check> {
-        let mut found = self.layers(LayerKind::DeviceMapper).peekable();
-        found.peek()?;
-        let names: Vec<String> = found
-            .take(8)
-            .map(|dm| {
-                let kind = dm.text("target").or_else(|| dm.text("made_by"));
-                format!("{}: {}", dm.name, kind.unwrap_or("device mapper"))
-            })
-            .collect();
+        let seen = few(self.layers(LayerKind::DeviceMapper).map(|dm| {
+            let kind = dm.text("target").or_else(|| dm.text("made_by"));
+            format!("{}: {}", dm.name, kind.unwrap_or("device mapper"))
+        }));
+        if seen.is_empty() {
+            return None;
+        }
         VOLUME
-            .problem(names.join("; "), BOTH)
+            .problem(seen, BOTH)
             .step("use a path on a partition or drive itself")
             .needs("a path without volumes of the device mapper (LVM, dm-crypt, multipath)")
             .into()
@@ -107,25 +98,18 @@ impl Storage {
     fn paths(&self, facts: &Facts) -> Option<Check> {
         let paths = facts.system.names("sys/block", |name| head(name).is_some());
         let heads: Vec<String> = paths.unwrap_or_default().iter().filter_map(|n| head(n)).collect();
-        let nvme = self.map.drives.iter().filter(|drive| drive.name.starts_with("nvme"));
-        let mut is_nvme = false;
-        let mut found = Vec::new();
-        for drive in nvme {
-            is_nvme = true;
-            if drive.paths.len() > 1 || heads.contains(&drive.name) {
-                found.push(format!("{} has {} paths", drive.name, drive.paths.len().max(1)));
-            }
-        }
-        if !is_nvme {
-            return None;
-        }
+        let nvme = || self.map.drives.iter().filter(|drive| drive.name.starts_with("nvme"));
+        nvme().next()?;
+        let several = nvme().filter(|drive| drive.paths.len() > 1 || heads.contains(&drive.name));
+        let found = few(several.map(|drive| {
+            format!("{} has {} paths", drive.name, drive.paths.len().max(1)) //
+        }));
         if found.is_empty() {
             return Some(MULTIPATH.ok("no drive of this path has several"));
         }
-        found.truncate(8);
         // The commit reached the kernel in May 2026, so no unpatched kernel before 7.2 includes it.
         let may_pass = facts.kernel.version().is_none_or(|version| version >= (7, 2));
-        let seen = format!("{}, by the kernel's own multipath", found.join("; "));
+        let seen = format!("{found}, by the kernel's own multipath");
         let step = "put `options nvme_core multipath=N` into /etc/modprobe.d/nvme.conf, build the \
                     initial file system again, and boot";
         Some(match may_pass {
@@ -139,20 +123,17 @@ impl Storage {
 
     /// Source: `Documentation/admin-guide/nvme-multipath.rst` of the kernel.
     fn policy(&self) -> Option<Check> {
-        let reported =
-            |layer: &Layer| Some(format!("{}: `{}`", layer.name, layer.text("path_policy")?));
-        let found: Vec<String> =
-            self.layers(LayerKind::NvmeNamespace).filter_map(reported).collect();
-        let is_numa = found.iter().any(|reported| reported.ends_with(": `numa`"));
-        let seen = found.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
-        match (found.is_empty(), is_numa) {
-            (true, _) => None,
-            (_, true) => Some(MULTIPATH_POLICY.warning(seen).step(
-                "write `round-robin` to the drive's /sys/class/nvme-subsystem/*/iopolicy to take \
-                 all paths in turn, where they are alike; `queue-depth` (Linux 6.11) where not",
-            )),
-            _ => Some(MULTIPATH_POLICY.ok(seen)),
+        let of = |layer: &Layer| Some(format!("{}: `{}`", layer.name, layer.text("path_policy")?));
+        let found: Vec<String> = self.layers(LayerKind::NvmeNamespace).filter_map(of).collect();
+        let is_numa = found.iter().any(|policy| policy.ends_with(": `numa`"));
+        let seen = few(found);
+        if !is_numa {
+            return (!seen.is_empty()).then(|| MULTIPATH_POLICY.ok(seen));
         }
+        Some(MULTIPATH_POLICY.warning(seen).step(
+            "write `round-robin` to the drive's /sys/class/nvme-subsystem/*/iopolicy to take all \
+             paths in turn, where they are alike; `queue-depth` (Linux 6.11) where not",
+        ))
     }
 
     fn protection(&self, system: &System) -> Option<Check> {
@@ -178,14 +159,12 @@ impl Storage {
     }
 
     fn fabrics(&self) -> Option<Check> {
-        let mut kinds: Vec<&str> = Vec::new();
-        for drive in &self.map.drives {
-            if let Transport::Fabric { kind, .. } = drive.transport()
-                && !kinds.contains(&kind.as_str())
-            {
-                kinds.push(kind);
-            }
-        }
+        let kinds = self.map.drives.iter().filter_map(|drive| match drive.transport() {
+            Transport::Fabric { kind, .. } => Some(kind.as_str()),
+            _ => None,
+        });
+        let kinds: BTreeSet<&str> = kinds.collect();
+        let kinds: Vec<&str> = kinds.into_iter().collect();
         let seen = format!("NVMe over {}", kinds.join(", "));
         match kinds.as_slice() {
             [] => None,
@@ -214,6 +193,11 @@ impl Storage {
                     network card";
         Some(DPU.warning(seen).step(step))
     }
+}
+
+/// The first eight findings.
+fn few(found: impl IntoIterator<Item = String>) -> String {
+    found.into_iter().take(8).collect::<Vec<_>>().join("; ")
 }
 
 /// The head `nvmeXnZ` of the path `nvmeXcYnZ`.
