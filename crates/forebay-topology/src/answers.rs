@@ -258,7 +258,7 @@ fn part<T: DeserializeOwned>(object: &Map<String, Value>) -> Answer<T> {
     T::deserialize(object).map_err(|_| Refusal::NotRecorded)
 }
 
-fn refusal(number: i64) -> Refusal {
+pub(super) fn refusal(number: i64) -> Refusal {
     let number = i32::try_from(number).ok().filter(|number| (1..4096).contains(number));
     Refusal::Errno(number.map_or(Errno::IO, Errno::from_raw_os_error))
 }
@@ -274,7 +274,8 @@ pub(super) struct Table {
     pub(super) table: String,
 }
 
-#[derive(Serialize, Deserialize)]
+/// Device and inode of the file behind a loop device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LoopFile {
     #[serde(with = "device")]
     pub(super) dev: u64,
@@ -297,23 +298,10 @@ pub(super) enum Fiemap {
     Failed { errno: i64 },
 }
 
-impl From<Answer<Vec<Extent>>> for Fiemap {
-    fn from(answer: Answer<Vec<Extent>>) -> Self {
-        let errno = match answer {
-            Ok(extents) => return Self::Extents { extents },
-            Err(Refusal::Errno(errno)) => errno,
-            Err(Refusal::Silent | Refusal::NotRecorded) => Errno::TIMEDOUT,
-        };
+impl From<Refusal> for Fiemap {
+    fn from(refusal: Refusal) -> Self {
+        let errno = if let Refusal::Errno(errno) = refusal { errno } else { Errno::TIMEDOUT };
         Self::Failed { errno: errno.raw_os_error().into() }
-    }
-}
-
-impl From<Fiemap> for Answer<Vec<Extent>> {
-    fn from(answer: Fiemap) -> Self {
-        match answer {
-            Fiemap::Extents { extents } => Ok(extents),
-            Fiemap::Failed { errno } => Err(refusal(errno)),
-        }
     }
 }
 

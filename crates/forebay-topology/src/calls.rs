@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::answers::Extent;
+use super::answers::{Extent, LoopFile};
 
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;
 const LOOP_GET_STATUS64: u64 = 0x4c05;
@@ -75,7 +75,7 @@ pub(super) fn extents(fd: BorrowedFd<'_>, max: usize) -> Result<Vec<Extent>, Err
 }
 
 /// Device and inode of the file behind the loop device `/dev/NAME`.
-pub(super) fn loop_file(name: &str) -> Result<(u64, u64), Errno> {
+pub(super) fn loop_file(name: &str) -> Result<LoopFile, Errno> {
     if name.contains('/') {
         return Err(Errno::INVAL);
     }
@@ -91,7 +91,7 @@ pub(super) fn loop_file(name: &str) -> Result<(u64, u64), Errno> {
     let mut memory = [0_u64; 29]; // `struct loop_info64` has 232 bytes
     // SAFETY: the memory is as long as the structure that the call fills.
     unsafe { call(fd.as_fd(), LOOP_GET_STATUS64, &mut memory)? };
-    Ok((memory[0], memory[1]))
+    Ok(LoopFile { dev: memory[0], ino: memory[1] })
 }
 
 /// The table of the device-mapper volume `device`, a target per line, as `dmsetup table` prints

@@ -1,6 +1,6 @@
 //! Loop devices (`loop(4)`): block devices backed by a file.
 
-use super::answers::Refusal;
+use super::answers::{LoopFile, Refusal, Stat};
 use super::map::{Layer, LayerKind};
 use super::resolve::Resolve;
 use super::system::{Absent, Folder};
@@ -31,7 +31,7 @@ impl Resolve<'_> {
         let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
         let span = match (&stat, reported) {
             // The path is from the time of attachment; a newer file may be there now.
-            (Ok(stat), Some(file)) if (stat.device, stat.inode) != file => {
+            (Ok(stat), Some(file)) if file_of(stat) != file => {
                 let reason = "a newer file replaced the attached file under its name";
                 self.unknown_drive(&mut child, number, reason)
             }
@@ -44,8 +44,8 @@ impl Resolve<'_> {
                 let reason = format!("the attached file was deleted ({refusal})");
                 match reported {
                     // The device number of the file system may still identify a drive.
-                    Some((device, _)) if rustix::fs::major(device) != 0 => {
-                        self.block(&mut child, device)
+                    Some(file) if rustix::fs::major(file.dev) != 0 => {
+                        self.block(&mut child, file.dev)
                     }
                     _ => self.unknown_drive(&mut child, number, &reason),
                 }
@@ -63,10 +63,14 @@ impl Resolve<'_> {
             }
         };
         layer.children.push(child);
-        let file = reported.or_else(|| stat.as_ref().ok().map(|stat| (stat.device, stat.inode)));
-        let (device, inode) = file.unwrap_or_default();
-        span.owned(format!("loop:{}:{device}:{inode}", device_text(number)))
+        let LoopFile { dev, ino } =
+            reported.or(stat.ok().as_ref().map(file_of)).unwrap_or_default();
+        span.owned(format!("loop:{}:{dev}:{ino}", device_text(number)))
     }
+}
+
+fn file_of(stat: &Stat) -> LoopFile {
+    LoopFile { dev: stat.device, ino: stat.inode }
 }
 
 /// The path of the attached file, or the reason why it is missing.

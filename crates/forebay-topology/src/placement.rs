@@ -41,6 +41,18 @@ pub struct Piece {
     pub len: u64,
 }
 
+impl Piece {
+    /// Appends `next` if it follows this piece directly, in the file and on the same drive.
+    pub fn append(&mut self, next: &Self) -> bool {
+        let follows = self.drive == next.drive
+            && self.offset.checked_add(self.len) == Some(next.offset)
+            && self.logical.checked_add(self.len) == Some(next.logical);
+        let len = self.len.checked_add(next.len).filter(|_| follows);
+        self.len = len.unwrap_or(self.len);
+        len.is_some()
+    }
+}
+
 impl Resolver {
     /// The first `max` extents of a file, as addresses on its file system's device. Delayed
     /// allocations have no address.
@@ -131,19 +143,11 @@ fn pass_on(layer: &Layer, bytes: At, pieces: &mut Vec<Piece>) -> Result<(), Stri
         return Err(format!("it has more than {PIECES_MAX} pieces"));
     }
     if let Some(drive) = layer.text("drive") {
-        let drive = DriveId(drive.to_owned());
-        // Bytes that follow the previous piece directly are merged into it.
-        if let Some(last) = pieces.last_mut()
-            && last.drive == drive
-            && last.offset.checked_add(last.len) == Some(bytes.at)
-            && last.logical.checked_add(last.len) == Some(bytes.logical)
-            && let Some(len) = last.len.checked_add(bytes.len)
-        {
-            last.len = len;
-            return Ok(());
-        }
         let At { logical, at: offset, len } = bytes;
-        pieces.push(Piece { logical, drive, offset, len });
+        let piece = Piece { logical, drive: DriveId(drive.to_owned()), offset, len };
+        if !pieces.last_mut().is_some_and(|last| last.append(&piece)) {
+            pieces.push(piece);
+        }
         return Ok(());
     }
     let child = |index: usize| {

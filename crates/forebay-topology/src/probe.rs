@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::answers::{
-    Answer, Direct, Extent, Extents, FileSystemType, Granted, LoopFile, PATH, Refusal, Stat, Table,
-    Trail, UNKNOWN, UNWRITTEN,
+    Answer, Direct, Extent, Extents, Fiemap, FileSystemType, Granted, LoopFile, PATH, Refusal,
+    Stat, Table, Trail, UNKNOWN, UNWRITTEN, refusal,
 };
 use super::calls;
 use super::links;
@@ -107,11 +107,15 @@ impl System {
 
     /// FIEMAP, or `SEEK_DATA` without it: the first `max` extents.
     pub(super) fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
-        let live =
-            || Ok(Extents { fiemap: self.look(path, move |path| extents(path, max)).into() });
-        let mut extents: Vec<Extent> = Answer::from(self.ask((PATH, path), live)?.fiemap)?;
-        extents.truncate(max);
-        Ok(extents)
+        let live = || {
+            let found = self.look(path, move |path| extents(path, max));
+            let fiemap = found.map_or_else(Fiemap::from, |extents| Fiemap::Extents { extents });
+            Ok(Extents { fiemap })
+        };
+        match self.ask((PATH, path), live)?.fiemap {
+            Fiemap::Extents { extents } => Ok(extents.into_iter().take(max).collect()),
+            Fiemap::Failed { errno } => Err(refusal(errno)),
+        }
     }
 
     /// The table of a device-mapper volume, a line per target, without its keys.
@@ -123,15 +127,10 @@ impl System {
 
     /// Device and inode of the file behind the loop device `name`. The kernel may query the image's
     /// file system for the inode number.
-    pub(super) fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
+    pub(super) fn loop_file(&self, name: &str) -> Answer<LoopFile> {
         let own = name.to_owned();
-        let look = move |_: &Path| {
-            let (dev, ino) = calls::loop_file(&own)?;
-            Ok(LoopFile { dev, ino })
-        };
-        let live = || self.look(&Path::new("/dev").join(name), look);
-        let LoopFile { dev, ino } = self.ask(("loop", name.as_ref()), live)?;
-        Ok((dev, ino))
+        let look = move |_: &Path| Ok(calls::loop_file(&own)?);
+        self.ask(("loop", name.as_ref()), || self.look(&Path::new("/dev").join(name), look))
     }
 
     /// Checks whether this process may open a device for reading and writing: file modes and the

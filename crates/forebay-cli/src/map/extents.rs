@@ -67,11 +67,8 @@ fn add(sum: &mut Extents, open: &mut Option<Piece>, piece: Piece) {
     let on = &mut sum.drives[known];
     on.bytes = on.bytes.saturating_add(piece.len);
     if let Some(open) = open
-        && open.drive == piece.drive
-        && open.logical.checked_add(open.len) == Some(piece.logical)
-        && open.offset.checked_add(open.len) == Some(piece.offset)
+        && open.append(&piece)
     {
-        open.len += piece.len;
         let is_shown = sum.first.len() as u64 == sum.runs;
         sum.first.last_mut().filter(|_| is_shown).into_iter().for_each(|run| run.len = open.len);
         return;
