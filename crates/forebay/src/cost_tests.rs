@@ -13,10 +13,11 @@ use crate::file::{Handle, OpenOptions};
 use crate::gpu::Device;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::memory::{Account, Buffer, Couriers, HostMemory, Room};
+use crate::options::Priority;
 use crate::plan::{Alignment, Direction, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Claim, Completion, Core, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
-    RingWorker, Scheduler, Slot, Tools, Wakeup, Workers,
+    Claim, Completion, Core, Limits, Op, Plan, Planner, Reader, Request, Ring, RingWorker,
+    Scheduler, Slot, Tools, Wakeup, Workers,
 };
 use crate::staging::{Cells, Pause, Submitter, WATCH_MAX};
 use crate::transfer::{State, SyncMode};

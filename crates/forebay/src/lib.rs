@@ -59,13 +59,12 @@ pub use forebay_base::units;
 
 pub use engine::{
     At, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, Pieces, Quiesced, Request,
-    RequestOptions, Transfer,
+    Transfer,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::{OpenOptions, Residency};
 pub use memory::{Buffer, Lent, ReadInto, ToRun, ToStart, WriteFrom};
-pub use options::{DirectIo, Options, RingChoice, Variable};
+pub use options::{DirectIo, Options, Priority, RequestOptions, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};
-pub use queue::Priority;
 pub use statistics::{Histogram, Statistics};
 pub use transfer::{Completions, Outcome, RouteShare, Stages, SyncMode};

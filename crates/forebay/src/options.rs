@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_base::units::{GIB, KIB, MIB, parse_duration, parse_size};
 
 use crate::error::{Error, Result};
+use crate::outcome::SyncMode;
 use crate::plan::Route;
 use forebay_cufile::Program;
 
@@ -348,6 +349,62 @@ pub struct Variable {
     /// The values that it accepts, as a phrase after "it takes".
     pub takes: &'static str,
     set: fn(&mut Options, &str) -> Option<()>,
+}
+
+/// Order of a transfer's requests relative to those of other transfers on the same drive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Priority {
+    /// In turn with other normal transfers.
+    #[default]
+    Normal,
+    /// Before all transfers that are not urgent.
+    Urgent,
+}
+
+/// The settings of a [`Request`](crate::Request), for callers that make many alike.
+///
+/// ```
+/// use forebay::{Engine, OpenOptions, Options, Priority, RequestOptions, Route, SyncMode};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = Engine::new(Options::default())?;
+/// let file = engine.open_with(&path, &OpenOptions::writing())?;
+/// let data = vec![7; 100_000];
+/// let urgent = RequestOptions { priority: Priority::Urgent, ..RequestOptions::default() };
+/// file.write(&data).options(urgent).preallocate().sync(SyncMode::Data).run()?;
+/// let mut bytes = vec![0; 100_000];
+/// let outcome = file.read(&mut bytes).route(Route::Host).priority(Priority::Normal).run()?;
+/// assert!(bytes == data && outcome.routes.iter().all(|share| share.route == Route::Host));
+/// for route in Route::ALL {
+///     println!("{}", route.name());
+/// }
+/// # file.read(&mut bytes).past_cache().run()?;
+/// # let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
+/// # let mut targets = [engine.allocate(gpu, 4096)?];
+/// # file.read_to_all(&mut targets).run()?;
+/// # let pieces = [forebay::Piece::new(&file, 0, 4096, 0)];
+/// # engine.read_many_to_all(&pieces, &mut targets).run()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestOptions {
+    /// See [`Request::route`](crate::Request::route).
+    pub route: Option<Route>,
+    /// See [`Request::exact`](crate::Request::exact).
+    pub exact: bool,
+    /// See [`Request::sync`](crate::Request::sync).
+    pub sync: SyncMode,
+    /// See [`Request::preallocate`](crate::Request::preallocate).
+    pub preallocate: bool,
+    /// See [`Request::past_cache`](crate::Request::past_cache).
+    pub past_cache: bool,
+    /// See [`Request::priority`](crate::Request::priority).
+    pub priority: Priority,
 }
 
 fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Option<T> {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 use forebay_topology::BlockDevice;
 
-use super::request_options::RequestOptions;
 use super::small::{HERE_MAX, Setup};
 use super::start::Call;
 use super::unwind::OnUnwind;
@@ -17,6 +16,7 @@ use crate::engine::Transfer;
 use crate::error::{Operation, Place, Result, refuse_child};
 use crate::file::{Handle, Residency};
 use crate::memory::{Buffer, Lent, Span};
+use crate::options::RequestOptions;
 use crate::plan::Direction;
 use crate::transfer::Outcome;
 

@@ -13,10 +13,8 @@ mod many;
 pub(crate) mod notes;
 mod ordered;
 mod overdue;
-mod quiesce;
 pub(crate) mod readers;
 mod request;
-mod request_options;
 mod several;
 mod small;
 mod start;
@@ -38,9 +36,7 @@ use forebay_base::process::{Home, Housed, ProcessLocal};
 use forebay_cufile::CuFileProvider;
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
-pub use quiesce::{DetachedFile, Quiesced};
 pub use request::{At, Pieces, Request};
-pub use request_options::RequestOptions;
 use rustix::io::Errno;
 pub use transfer::Transfer;
 
@@ -50,6 +46,7 @@ use crate::events;
 use crate::file::{Handle, OpenOptions};
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::Buffer;
+pub(crate) use crate::options::RequestOptions;
 use crate::options::{DirectIo, Options};
 use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
 use crate::staging::Arena;
@@ -397,6 +394,62 @@ impl Engine {
         inner.tools.look_for_neighbours(Instant::now());
         let readers::ReaderCounts { one, all, .. } = inner.readers;
         inner.threads.start_readers(&inner.tools, (one * inner.links.ready()).clamp(one, all))
+    }
+}
+
+/// Pause between two checks for other handles.
+const NAP: Duration = Duration::from_millis(1);
+
+/// The state of an engine after [`Engine::quiesce`].
+#[derive(Debug)]
+pub enum Quiesced {
+    /// All rings are closed, all threads have ended, and its pinned memory is freed.
+    Ended,
+    /// Clones, files or transfers keep the engine running.
+    InUse(Engine),
+    /// The engine ended, but a thread still waits for a drive, a server or a GPU.
+    Hangs,
+}
+
+/// An open file without an engine.
+#[derive(Debug)]
+pub struct DetachedFile(pub(crate) Arc<Handle>);
+
+impl Engine {
+    /// Ends the engine once this is its last handle, so that the process can be snapshotted. Waits
+    /// at most `bound` for clones, files and transfers. [`Engine::new`] with the same
+    /// [`options`](Self::options) resumes. Memory that the caller allocated stays.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn quiesce(mut self, bound: Duration) -> Result<Quiesced> {
+        self.check_process(Operation::Wait)?;
+        let start = Instant::now();
+        loop {
+            self.inner = match ProcessLocal::into_inner(self.inner) {
+                Ok(inner) => {
+                    let threads = inner.threads.clone();
+                    drop(inner);
+                    let ended = threads.have_ended();
+                    return Ok(if ended { Quiesced::Ended } else { Quiesced::Hangs });
+                }
+                Err(shared) => shared,
+            };
+            if start.elapsed() >= bound {
+                return Ok(Quiesced::InUse(self));
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+impl DetachedFile {
+    /// As [`File::close`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close(self) -> Result<()> {
+        if self.0.writable() { self.0.flush() } else { Ok(()) }
     }
 }
 

@@ -4,14 +4,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::many::{ManyOutcome, ManyTransfer, Piece};
-use super::request_options::RequestOptions;
 use super::unwind::GoOn;
 use super::{Engine, File, Transfer};
 use crate::error::{Error, Result};
 use crate::gpu::{CallerStream, DeviceId};
 use crate::memory::{Buffer, Lent, ReadInto, Sealed, ToRun, WriteFrom};
+use crate::options::Priority;
+use crate::options::RequestOptions;
 use crate::plan::{Direction, Route};
-use crate::queue::Priority;
 use crate::transfer::{Outcome, SyncMode};
 
 /// Initial memory for a whole file of unknown size: most kernel-generated files fit.

@@ -23,12 +23,12 @@ use forebay_base::timeout::within;
 
 use super::interrupt::{CHECKS_EVERY, DRAIN_MAX};
 use super::many::{Many, ManyOutcome, ManyTransfer, Piece, PieceResult};
-use super::request_options::RequestOptions;
 use super::unwind::GoOn;
 use super::{Engine, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceError, DeviceId, Event, Stream, is_quiet};
 use crate::memory::{Buffer, Keep, Purpose};
+use crate::options::RequestOptions;
 use crate::plan::{Direction, Reason, Route};
 use crate::transfer::{Outcome, RouteShare, State};
 
@@ -492,7 +492,7 @@ impl Drop for Copies {
         // A GPU that hangs must not hold up the caller.
         self.links.iter().for_each(|link| link.keep.set_detached());
         let (links, queued) = (mem::take(&mut self.links), mem::take(&mut self.queued));
-        // Without a thread everything stays as it is, for good.
+        // If no thread starts, blocks and targets are leaked.
         let mut rest = ManuallyDrop::new(Self { links, queued });
         let _ = within(DRAIN_MAX, "forebay-drain", move || {
             rest.end();

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use forebay_base::units::{ByteRange, align_down, align_up};
 
-use super::request_options::RequestOptions;
 use super::unwind::OnUnwind;
 use super::{Engine, bad_request};
 use crate::error::{Error, Result};
@@ -18,6 +17,7 @@ use crate::file::{Handle, Residency, page_size};
 use crate::gpu::{Device, DirectProvider, Port};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
+use crate::options::RequestOptions;
 use crate::plan::{Access, Alignment, Direction, Io, Reason, Route, split_write};
 use crate::queue::{DirectPath, Request, Share, now_ns};
 use crate::transfer::{State, SyncMode};
@@ -121,14 +121,17 @@ struct DirectPart {
 /// The direct part; otherwise the reason why there is none, if there may be a path.
 type FoundDirectPart = Result<DirectPart, Option<Arc<str>>>;
 
-/// Why pieces of one call, stream-ordered transfers and writes are not direct.
+/// Why a call of many pieces is not direct.
 pub(super) const OF_PIECES: &str = "pieces of one call use slots";
+/// Why a write is not direct.
 pub(super) const WRITE_NOT_REQUIRED: &str = "writes are direct only if the route is required";
+/// Why a read of cached bytes is not direct.
 pub(super) const RESIDENT: &str = "the bytes are in the page cache, which is faster";
+/// Why a stream-ordered transfer is not direct.
 pub(super) const IN_ORDER: &str = "stream-ordered transfers use slots";
 
-/// The shortest write that bypasses the page cache by default. On two cores both ways took about as
-/// long at this size, and at 64 MiB O_DIRECT was faster (decision 0016).
+/// The shortest write that bypasses the page cache by default. On two cores O_DIRECT and the page
+/// cache were equally fast at this size, and O_DIRECT was faster at 64 MiB (decision 0016).
 pub(super) const PAST_CACHE_MIN: u64 = 16 << 20;
 
 /// Bytes that may be written to the page cache before the kernel makes the writer wait: halfway

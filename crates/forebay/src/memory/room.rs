@@ -1,7 +1,7 @@
-//! Allocates pinned memory where the control groups of the process leave room.
+//! Allocates pinned memory within the limits of the process's control groups.
 //!
 //! Pinned pages are touched when they are allocated, and beyond a group's limit the kernel kills
-//! the process instead of refusing. So the limits are read before each allocation; they may change,
+//! the process instead of refusing. So the limits are read before every allocation; they may change,
 //! and other processes use memory too.
 
 use std::collections::VecDeque;
@@ -22,24 +22,23 @@ use super::host::{HostMemory, Lender};
 use crate::error::{Error, Result, SystemError};
 use crate::gpu::Device;
 
-/// Upper bound of the overhead for `len` bytes: page tables take 1/512 with small pages, and each
+/// Upper bound of the overhead for `len` bytes: page tables need 1/512 with small pages, and every
 /// processor reserves a little from the group in advance.
 const fn page_tables_of(len: u64) -> u64 {
     4 * MIB + len / 256
 }
 
-/// The turn of one allocation.
+/// The turn of an allocation.
 struct RoomTurn;
 
 /// The turns of all engines of the process, whose limit is the same.
 static TURN: PerProcess<Lock<RoomTurn>> = PerProcess::new();
 
-/// Pause between two looks for memory that other calls hold.
+/// Polling interval for memory that running calls hold.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Allocates memory, one piece at a time, and counts pinned memory. Calls borrow pinned memory here
-/// and return it by dropping it. It stays pinned for the next call, until its bytes are needed for
-/// something else.
+/// Allocates memory, a piece at a time, and counts pinned memory. Calls lease pinned memory here
+/// and return it by dropping it. It stays pinned for reuse until its bytes are needed.
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
@@ -64,8 +63,8 @@ impl Room {
         &self.account
     }
 
-    /// Allocates `len` bytes if there is room for them and for `spare` bytes for other users, on a
-    /// NUMA node if it has room. Also returns the kernel's error if placement was refused.
+    /// Allocates `len` bytes if the limits allow `spare` bytes more, on a NUMA node if it has free
+    /// memory. Also returns the kernel's error if placement was refused.
     ///
     /// # Errors
     /// [`Error::MemoryLimit`] and [`Error::HostMemory`].
@@ -96,7 +95,7 @@ impl Room {
         self.pin_near(len, purpose, devices, (0, None)).map(|(memory, _)| memory)
     }
 
-    /// Like [`pin`](Self::pin), for several GPUs, with the room and the node of `map`.
+    /// Like [`pin`](Self::pin), for several GPUs, with the spare bytes and the node of `map`.
     pub(crate) fn pin_near(
         &self,
         len: u64,
@@ -175,12 +174,11 @@ impl Room {
         idle.remove(found)
     }
 
-    /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a
-    /// limit, no other thread gets an answer until the returned guard is dropped, which the caller
-    /// does after touching the bytes.
+    /// Checks the limits for `len` bytes plus `spare` bytes for other users. Under a limit, threads
+    /// check in turn: the caller drops the returned guard after touching the bytes.
     ///
     /// # Errors
-    /// [`Error::MemoryLimit`] if there is not enough room.
+    /// [`Error::MemoryLimit`] if the limit does not allow it.
     fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'static, RoomTurn>>> {
         let turn = TURN.get_or_init(|| Lock::new(RoomTurn)).lock();
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {

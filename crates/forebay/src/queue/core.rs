@@ -95,8 +95,7 @@ pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
     readers: Wakeup,
     pool: Wakeup,
-    /// When a thread of the pool could last not be started, in ns; 0 if none is lacking. A reader
-    /// tries again.
+    /// Time of the last refused pool thread, in ns; 0 if none. A reader tries again.
     refused_ns: AtomicU64,
     rings: RwLock<Vec<Wakeup>>,
     links: RwLock<Vec<Wakeup>>,

@@ -83,9 +83,10 @@ mod tests {
     use super::super::planner::Plan;
     use super::super::scheduler::{Claim, Limits, Request, Scheduler, Workers};
     use super::super::worker::{Reader, RingWorker, Tools};
-    use super::super::{Parking, Planner, Priority, Ring, Slot, Wakeup};
+    use super::super::{Parking, Planner, Ring, Slot, Wakeup};
     use super::*;
     use crate::file::{Handle, OpenOptions};
+    use crate::options::Priority;
     use crate::plan::{Alignment, Direction, Io, Reason};
     use crate::transfer::{State, SyncMode};
     use crate::tune::DepthLimits;

@@ -5,11 +5,9 @@
 //! [`PreadRing`]. A worker with a [`UringRing`] serves drives. The workers of the [`Pool`], with
 //! their own `PreadRing`, run the ops of all drives that io_uring cannot run or may not.
 
-mod bounce;
 mod closers;
 mod core;
 mod failure;
-mod kernel_threads;
 mod op;
 mod parking;
 mod planner;
@@ -29,16 +27,15 @@ pub(crate) use closers::{Chore, Closers};
 #[cfg(test)]
 pub(crate) use core::sections_of_this_thread;
 pub(crate) use core::{Core, Outside, SmallWrite, Wakeup};
-pub(crate) use kernel_threads::KernelThreads;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use parking::{Parking, Pool, Waker};
 pub(crate) use planner::{Plan, Planner};
 pub(crate) use pread::PreadRing;
-pub use scheduler::Priority;
 pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, DirectPath, EACH_MAX, Limits, READERS_LEAST, Request, Scheduler,
     Share, Workers,
 };
+pub(crate) use uring::KernelThreads;
 pub(crate) use uring::{UringRing, try_out};
 pub(crate) use window::Slot;
 pub(crate) use worker::{Reader, RingWorker, Tools};

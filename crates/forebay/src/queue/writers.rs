@@ -47,11 +47,11 @@ struct FileWrites {
     /// True if the scheduler's write through the page cache is queued or in flight.
     is_writing: bool,
     /// Number of direct writes queued or in flight.
-    around: usize,
+    direct: usize,
     /// Writes waiting for their turn, by ticket; this map for cached writes, the next for direct
     /// ones.
-    through_waits: BTreeMap<u64, Op>,
-    around_waits: BTreeMap<u64, Op>,
+    cached_waits: BTreeMap<u64, Op>,
+    direct_waits: BTreeMap<u64, Op>,
     /// Number of cached writes that start before direct writes have their turn.
     turns: usize,
 }
@@ -70,19 +70,19 @@ pub(super) enum Admission {
 pub(super) enum Next {
     None,
     /// A single write through the page cache.
-    Through(u64, Op),
+    Cached(u64, Op),
     /// All direct writes that have waited.
-    Around(BTreeMap<u64, Op>),
+    Direct(BTreeMap<u64, Op>),
 }
 
 impl FileWrites {
     /// Whether the scheduler writes the file.
     fn is_busy(&self) -> bool {
-        self.is_writing || self.around > 0
+        self.is_writing || self.direct > 0
     }
 
     fn is_waited_for(&self) -> bool {
-        !self.through_waits.is_empty() || !self.around_waits.is_empty()
+        !self.cached_waits.is_empty() || !self.direct_waits.is_empty()
     }
 
     fn is_idle(&self) -> bool {
@@ -93,19 +93,19 @@ impl FileWrites {
         if self.is_busy() {
             return Next::None;
         }
-        if self.turns > 0 || self.around_waits.is_empty() {
+        if self.turns > 0 || self.direct_waits.is_empty() {
             self.turns = self.turns.saturating_sub(1);
-            if let Some((ticket, op)) = self.through_waits.pop_first() {
+            if let Some((ticket, op)) = self.cached_waits.pop_first() {
                 self.is_writing = true;
-                return Next::Through(ticket, op);
+                return Next::Cached(ticket, op);
             }
         }
-        if self.callers > 0 || self.around_waits.is_empty() {
+        if self.callers > 0 || self.direct_waits.is_empty() {
             return Next::None;
         }
-        let ops = mem::take(&mut self.around_waits);
-        self.around = ops.len();
-        Next::Around(ops)
+        let ops = mem::take(&mut self.direct_waits);
+        self.direct = ops.len();
+        Next::Direct(ops)
     }
 }
 
@@ -119,7 +119,7 @@ impl Writers {
     /// Begins a caller's write, unless a direct write is in flight or waiting.
     pub(super) fn begin(&self, file: File) -> bool {
         self.of(file, |writes| {
-            let joins = writes.around == 0 && writes.around_waits.is_empty();
+            let joins = writes.direct == 0 && writes.direct_waits.is_empty();
             writes.callers += usize::from(joins);
             joins
         })
@@ -143,14 +143,14 @@ impl Writers {
                 writes.is_writing = true;
                 return Admission::Starts(op);
             }
-            if !is_cached && writes.around > 0 && !is_waited_for {
-                writes.around += 1;
+            if !is_cached && writes.direct > 0 && !is_waited_for {
+                writes.direct += 1;
                 return Admission::Starts(op);
             }
             let ticket = self.waited.fetch_add(1, Ordering::Relaxed);
             match is_cached {
-                true => writes.through_waits.insert(ticket, op),
-                false => writes.around_waits.insert(ticket, op),
+                true => writes.cached_waits.insert(ticket, op),
+                false => writes.direct_waits.insert(ticket, op),
             };
             Admission::Waits(ticket)
         })
@@ -163,9 +163,9 @@ impl Writers {
                 writes.is_writing = false;
                 return;
             }
-            writes.around -= 1;
-            if writes.around == 0 {
-                writes.turns = writes.through_waits.len();
+            writes.direct -= 1;
+            if writes.direct == 0 {
+                writes.turns = writes.cached_waits.len();
             }
         });
     }
@@ -174,9 +174,9 @@ impl Writers {
     /// the only waiting write.
     pub(super) fn remove(&self, file: File, ticket: u64) -> Option<Op> {
         self.of(file, |writes| {
-            let op = writes.through_waits.remove(&ticket);
-            writes.turns = writes.turns.min(writes.through_waits.len());
-            op.or_else(|| writes.around_waits.remove(&ticket))
+            let op = writes.cached_waits.remove(&ticket);
+            writes.turns = writes.turns.min(writes.cached_waits.len());
+            op.or_else(|| writes.direct_waits.remove(&ticket))
         })
     }
 
@@ -211,7 +211,7 @@ impl Writers {
         let mut owners = Vec::new();
         for shard in &self.shards {
             for (_, file) in &*shard.0.lock() {
-                let ops = file.through_waits.values().chain(file.around_waits.values());
+                let ops = file.cached_waits.values().chain(file.direct_waits.values());
                 owners.extend(ops.map(|op| op.owner));
             }
         }
@@ -230,7 +230,7 @@ impl Writers {
         for shard in &self.shards {
             for (file, state) in &*shard.0.lock() {
                 let found = writes.remove(file).unwrap_or_default();
-                assert_eq!(found, [usize::from(state.is_writing), state.around], "{state:?}");
+                assert_eq!(found, [usize::from(state.is_writing), state.direct], "{state:?}");
                 // Nothing is in flight if direct writes wait for a caller's write.
                 let waits_for_caller = found == [0, 0] && state.callers > 0;
                 assert!((found[0] > 0) != (found[1] > 0) || waits_for_caller, "{state:?}");

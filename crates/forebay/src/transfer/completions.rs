@@ -1,25 +1,22 @@
-//! The ends of many transfers, for one thread that waits for the next of them.
+//! A completion queue: the ends of many transfers, for a thread that waits for the next.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_base::process::Home;
 
-use super::reaper::{LONG, Reaper};
-
 thread_local! {
-    /// Reads that this thread has started since it last waited at a queue without ends; `None` if
-    /// it has taken all ends.
+    /// Reads started while ends are still unread; `None` once the queue was drained.
     static STARTED: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Whether a read that this thread starts goes to the drive at once. While more ends wait for the
-/// thread, the first, the second and each fourth read does, with those before it: the drive has
-/// work at once, and many reads cost few system calls.
+/// Whether a read that this thread starts is submitted immediately. While ends are still unread,
+/// only the first, the second and every fourth read are, with the reads before it: the drive stays
+/// busy, and many reads share a system call.
 pub(crate) fn goes_at_once() -> bool {
     let Some(started) = STARTED.get() else { return true };
     STARTED.set(Some(started + 1));
@@ -65,18 +62,18 @@ pub(super) struct Queue {
     home: Home,
     ended: Lock<Ended>,
     bell: Condvar,
-    /// Who takes the completions of small reads from drives.
+    /// Reaps small drive reads.
     reaper: OnceLock<Arc<dyn Reaper>>,
 }
 
 #[derive(Debug, Default)]
 struct Ended {
     tags: VecDeque<u64>,
-    /// Number of threads that wait and are not notified, and that are notified and still wait: one
-    /// wake-up is one system call, however many transfers end until the thread runs.
+    /// Number of threads that wait without a notification, and with a pending notification: a
+    /// wake-up costs a system call, so transfers that end before the thread runs share it.
     waiting: usize,
     notified: usize,
-    /// Number of threads that take completions, or are about to.
+    /// Number of threads that reap, or are about to.
     reaping: usize,
 }
 
@@ -88,9 +85,9 @@ impl Completions {
         Self(Arc::new(Queue { home: Home::here(), ended, bell, reaper }))
     }
 
-    /// The tag of the next transfer that has ended; waits for one until `until`, or without a
-    /// bound. `None` if none has ended by then, and at once in a forked child. Without a bound and
-    /// without a transfer that reports to it, it never returns.
+    /// Waits for the next transfer to end, until `until` or without a timeout, and returns its tag.
+    /// `None` after the timeout, and immediately in a forked child. Never returns if no transfer
+    /// reports here and there is no timeout.
     #[must_use]
     pub fn wait(&self, until: Option<Instant>) -> Option<u64> {
         let queue = &*self.0;
@@ -116,14 +113,14 @@ impl Completions {
                 let may_reap = reaper.is_some_and(|reaper| reaper.has_reads() && reaper.is_free());
                 let waits = ended.tags.is_empty() && !may_reap;
                 if waits && ended.notified > 0 {
-                    ended.notified -= 1; // another thread took the tag: this one sleeps again
+                    ended.notified -= 1; // its tag is already read: sleep again
                     ended.waiting += 1;
                 }
                 waits
             };
             let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
             let (mut ended, _) = woken(queue.bell.wait_timeout_while(ended, left, waits));
-            // Which of several threads was meant does not matter: the counts come out the same.
+            // Any notified thread may be counted here: the counts are equal.
             match ended.notified {
                 0 => ended.waiting -= 1,
                 _ => ended.notified -= 1,
@@ -149,8 +146,8 @@ impl Queue {
         self.ended.lock().tags.is_empty()
     }
 
-    /// Names who takes the completions of a transfer that reports here; false if the threads that
-    /// wait here take those of another ring.
+    /// Sets the reaper of this queue's transfers; false if the queue already reaps a different
+    /// ring.
     pub(super) fn reaps_with(&self, reaper: &Arc<dyn Reaper>) -> bool {
         Arc::ptr_eq(self.reaper.get_or_init(|| Arc::clone(reaper)), reaper)
     }
@@ -168,7 +165,7 @@ impl Queue {
         }
     }
 
-    /// Wakes a thread that waits, to take completions; false if there is none.
+    /// Wakes a waiting thread to reap; false if no thread waits.
     pub(super) fn wake_to_reap(&self) -> bool {
         let waits = self.ended.lock().notifies();
         if waits {
@@ -192,4 +189,27 @@ impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ended.fmt(f)
     }
+}
+
+/// Timeout of a wait that is repeated until it is over.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
+/// Reaps a ring's completions; a single thread at a time holds this role.
+pub(crate) trait Reaper: Send + Sync {
+    /// Whether the role is free.
+    fn is_free(&self) -> bool;
+    /// Whether reads are in flight.
+    fn has_reads(&self) -> bool;
+    /// If the role is free, reaps until `until` or until `is_over`.
+    fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool);
+    /// Submits pending requests.
+    fn submit(&self);
+    /// Makes the reaping thread check `is_over`.
+    fn interrupt(&self);
+    /// Counts a thread that waits and does not reap.
+    fn add_waiting(&self);
+    /// Counts it no longer.
+    fn remove_waiting(&self);
+    /// Makes a thread of the engine reap, because the caller does not wait.
+    fn leave_to_thread(&self);
 }

@@ -4,7 +4,6 @@
 mod batch;
 mod completions;
 mod gate;
-mod reaper;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,13 +21,13 @@ pub use crate::outcome::{Outcome, RouteShare, Stages, SyncMode};
 use crate::plan::{Reason, Route};
 pub(crate) use batch::{Batch, Scatter};
 pub use completions::Completions;
+use completions::LONG;
 use completions::Queue;
+pub(crate) use completions::Reaper;
 pub(crate) use completions::goes_at_once;
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::units::ByteRange;
 pub(crate) use gate::Gate;
-use reaper::LONG;
-pub(crate) use reaper::Reaper;
 
 /// Interval between two checks of a transfer of a failed engine.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
@@ -642,8 +641,7 @@ impl State {
                 if self.wait_for((left - awake).min(pause)).is_some() {
                     return true;
                 }
-                // If little is left and does not arrive, all pauses are short, so check the elapsed
-                // time.
+                // Near the end every pause is short: call `go_on` by elapsed time.
                 if checked.elapsed() >= every {
                     if !go_on() {
                         return false;

@@ -7,10 +7,10 @@ use forebay_base::units::ByteRange;
 
 use super::{Many, ManyTransfer, Piece, Results};
 use crate::engine::Engine;
-use crate::engine::request_options::RequestOptions;
 use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::memory::Buffer;
+use crate::options::RequestOptions;
 use crate::plan::Direction;
 use crate::queue::Request;
 use crate::transfer::{Batch, Gate, Outcome, RouteShare};

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use forebay_base::lock::Lock;
 
-use super::request_options::RequestOptions;
 use super::unwind::{GoOn, OnUnwind};
 use super::{Engine, File};
 use crate::engine::transfer::{Transfer, TransferFuture};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Lent, Span};
+use crate::options::RequestOptions;
 use crate::plan::{Direction, Wanted};
 use crate::queue::Chore;
 use crate::transfer::{Batch, Outcome, State};

@@ -8,7 +8,6 @@ use forebay_base::units::ByteRange;
 use rustc_hash::FxHashMap;
 
 use super::{OfStrip, Piece, Results, span};
-use crate::engine::request_options::RequestOptions;
 use crate::engine::start::{Call, OF_PIECES};
 use crate::engine::{Engine, bad_request};
 use crate::error::{Error, Result};
@@ -16,6 +15,7 @@ use crate::events::Begin;
 use crate::file::Handle;
 use crate::gpu::Device;
 use crate::memory::{Buffer, Lent, Span};
+use crate::options::RequestOptions;
 use crate::plan::{Access, Alignment, Direction, GAP_MAX, Io, Reason, Route, Strip, Wanted};
 use crate::queue::{Request, Share};
 use crate::transfer::{Batch, Gate, State, SyncMode};

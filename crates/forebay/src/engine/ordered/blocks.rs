@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_base::units::{ByteRange, align_down};
 
-use crate::engine::RequestOptions;
 use crate::error::Result;
 use crate::events::Begin;
 use crate::gpu::{Device, DeviceError};
+use crate::options::RequestOptions;
 use crate::plan::Direction;
 
 /// Maximum number of blocks of a transfer. Each takes three entries of a stream's queue, which

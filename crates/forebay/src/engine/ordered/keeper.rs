@@ -13,11 +13,11 @@ use super::blocks::Queued;
 use super::pieces::Moving;
 use super::track::Track;
 use super::work::OrderedWork;
-use crate::engine::RequestOptions;
 use crate::error::{Error, Place, Result};
 use crate::events;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::memory::Courier;
+use crate::options::RequestOptions;
 use crate::plan::{Direction, Reason, Route};
 use crate::queue::Chore;
 use crate::transfer::{Outcome, State, SyncMode};
@@ -115,8 +115,8 @@ impl Drop for Expected<'_> {
     }
 }
 
-/// Steps all transfers until none is left. The last drop may be that of the engine, which waits for
-/// the engine's threads; this thread is not one of them.
+/// Steps all transfers until the last has ended. May drop the engine: its drop does not wait for
+/// this thread.
 fn keep(state: &Lock<Kept>) {
     let mut all: Vec<Ordered> = Vec::new();
     loop {

@@ -12,15 +12,16 @@ use super::blocks::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX};
 use super::pieces::Pieces;
 use super::track::Track;
 use super::work::OrderedWork;
+use crate::engine::Engine;
 use crate::engine::many::{Many, ManyTransfer, Piece, Results};
 use crate::engine::request::OrderedOn;
 use crate::engine::start::Call;
 use crate::engine::start::IN_ORDER;
-use crate::engine::{Engine, RequestOptions};
 use crate::error::Result;
 use crate::events::Begin;
 use crate::gpu::{Device, DeviceCopy, DeviceResult};
 use crate::memory::{Buffer, Span};
+use crate::options::RequestOptions;
 use crate::plan::{Direction, Packed, Packing};
 use crate::transfer::State;
 

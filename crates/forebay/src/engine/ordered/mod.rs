@@ -28,13 +28,14 @@ use work::OrderedWork;
 
 use super::request::OrderedOn;
 use super::start::{Call, IN_ORDER};
-use super::{Engine, File, Request, RequestOptions, bad_request};
+use super::{Engine, File, Request, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::gpu::{CallerStream, Device, DeviceResult};
 use crate::memory::{Buffer, Lent, Span, ToStart};
 use crate::options::DirectIo;
+use crate::options::RequestOptions;
 use crate::plan::Direction;
 use crate::transfer::State;
 

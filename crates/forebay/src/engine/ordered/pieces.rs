@@ -7,10 +7,11 @@ use forebay_base::units::ByteRange;
 
 use super::track::Track;
 use crate::engine::many::{Many, Piece, PieceResult, Results};
-use crate::engine::{Engine, File, RequestOptions, Transfer};
+use crate::engine::{Engine, File, Transfer};
 use crate::error::{Error, Place, Result};
 use crate::file::Handle;
 use crate::memory::Span;
+use crate::options::RequestOptions;
 use crate::plan::{Direction, Packing, Wanted};
 
 /// The pieces of one ordered transfer.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::blocks::Blocks;
 use super::pieces::{Moving, Pieces};
 use super::track::Track;
-use crate::engine::{Engine, File, RequestOptions};
+use crate::engine::{Engine, File};
 use crate::error::{Error, Place, Result};
 use crate::file::Handle;
+use crate::options::RequestOptions;
 use crate::plan::Direction;
 use crate::transfer::{Outcome, SyncMode};
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::file::Residency;
+use crate::options::RequestOptions;
 use crate::plan::Reason;
 use crate::queue::sections_of_this_thread;
 use crate::transfer::{Completions, Outcome, Reaper as _};

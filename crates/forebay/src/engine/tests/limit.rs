@@ -9,6 +9,7 @@ use super::*;
 use crate::Error;
 use crate::gpu::CallerStream;
 use crate::gpu::sim::{SimConfig, SimDevice};
+use crate::options::RequestOptions;
 
 const SLOT: u64 = 256 << 10;
 

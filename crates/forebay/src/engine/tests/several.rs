@@ -4,6 +4,7 @@ use forebay_base::clock::SystemClock;
 
 use super::*;
 use crate::gpu::sim::{SimConfig, SimDevice};
+use crate::options::RequestOptions;
 use crate::{Error, Outcome, RouteShare};
 
 /// An engine with this many simulated GPUs, which copy to each other or not.

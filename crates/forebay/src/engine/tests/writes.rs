@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::Outcome;
 use crate::engine::start::PAST_CACHE_MIN;
+use crate::options::RequestOptions;
 use crate::plan::Reason;
 use crate::transfer::SyncMode;
 

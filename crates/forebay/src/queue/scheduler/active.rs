@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
 
-use super::round_robin::{Entry, Listed, Priority};
+use super::round_robin::{Entry, Listed};
 use crate::error::{Error, Place};
 use crate::file::Handle;
 use crate::gpu::Port;
+use crate::options::Priority;
 use crate::plan::{Alignment, Direction, Io, Reason, Route, Strip};
 use crate::queue::op::{Executor, Op, WindowKey};
 use crate::queue::window::Slot;

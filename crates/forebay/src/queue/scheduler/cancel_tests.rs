@@ -2,6 +2,7 @@
 
 use super::tests::Rig;
 use super::*;
+use crate::options::Priority;
 use crate::plan::Reason;
 use crate::transfer::State;
 

@@ -103,9 +103,9 @@ impl Scheduler {
         }
     }
 
-    /// The run to copy next: the rest of a full window, of the transfer whose last copy is the
-    /// oldest, and of its oldest such window, since a large transfer fills slots ahead. Without a
-    /// full window, and if the link would be idle, the longest run.
+    /// The run to copy next: the rest of a full window (least recently served transfer first, its
+    /// oldest window first, since a large transfer fills slots ahead). Without a full window, the
+    /// longest run, if the link would be idle.
     ///
     /// A transfer's first copy precedes transfers that copied before, but not twice in a row.
     /// Otherwise a series of short transfers could block a long one forever.

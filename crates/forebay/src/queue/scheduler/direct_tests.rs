@@ -11,6 +11,7 @@ use super::tests::{LEN, Rig};
 use super::*;
 use crate::error::{Error, SystemError};
 use crate::gpu::{DeviceError, DeviceId, DeviceKind, Port, PortError};
+use crate::options::Priority;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Completion, Op, OpKind};
 use crate::transfer::State;

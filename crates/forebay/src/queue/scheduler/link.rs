@@ -27,9 +27,9 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use forebay_base::units::MIB;
 
-use super::round_robin::Priority;
 use super::workers::Parked;
 use crate::gpu::{DeviceError, DeviceId};
+use crate::options::Priority;
 use crate::queue::op::WindowKey;
 use crate::queue::window::{Filler, Slot};
 
@@ -274,7 +274,7 @@ fn len_of(slot: u64, index: usize) -> u64 {
     (0..index).fold(slot, |len, _| len / PARTS)
 }
 
-/// Key of a queue: urgent or not, drive, limit of slots, first slot or not.
+/// Queue key: priority, drive, slot limit, whether it waits for its first slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Class {
     /// False for urgent transfers, which are served first regardless of arrival.
@@ -421,8 +421,7 @@ pub(super) struct Link {
     pub(super) copies: u32,
     /// Bytes queued since the link was last idle.
     pub(super) busy_len: u64,
-    /// True if the last queued group began with a transfer's first copy, although transfers that
-    /// had copied before were ready.
+    /// The last group let a new transfer overtake others that were ready; the next may not.
     pub(super) overtook: bool,
     /// The GPU and its error, if nothing is copied there any more.
     pub(super) broken: Option<(DeviceId, DeviceError)>,

@@ -8,7 +8,6 @@
 //! queues below, and it closes when its last op and last copy are done. A transfer ends with its
 //! last window. After an error or a cancel nothing new starts, and ops in flight drain.
 
-mod abandon;
 mod active;
 #[cfg(test)]
 mod cancel_tests;
@@ -40,7 +39,6 @@ use drives::Drives;
 pub(crate) use drives::EACH_MAX;
 use forebay_base::units::ByteRange;
 use link::Link;
-pub use round_robin::Priority;
 use slab::Slab;
 pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, Effects, Limits, ReaderWork, SlotUse};
 pub(crate) use workers::Workers;
@@ -54,6 +52,7 @@ use super::writers::Writers;
 use crate::error::{Error, SystemError};
 use crate::plan::Direction;
 use crate::statistics::Statistics;
+use crate::transfer::{Gate, State};
 use crate::tune::DepthLimits;
 
 /// Readers that one thread wakes; each of them wakes as many more while there is work. A wake-up
@@ -366,5 +365,53 @@ impl Scheduler {
         (0..self.rings.len()).for_each(|ring| self.wake_ring(ring));
         self.effects.pool += self.pool.parked.wake(usize::MAX);
         (0..self.links.len()).for_each(|link| self.wake_link(link));
+    }
+}
+
+/// The transfers and gates of a scheduler that a panic left half-changed.
+#[derive(Debug)]
+pub(crate) struct Abandoned {
+    /// Transfers that have not ended.
+    pub(crate) transfers: Vec<Arc<State>>,
+    /// Transfers that have ended but whose end was not reported yet.
+    pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
+    pub(crate) gates: Vec<Arc<Gate>>,
+}
+
+impl Scheduler {
+    /// True if the engine failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.life, Life::Failed(_))
+    }
+
+    /// Replaces this scheduler with a failed one. Everything that the old scheduler holds is
+    /// leaked: drives and GPUs may still write to its slots, and its counts may be wrong. Its state
+    /// is only read, not changed.
+    pub(crate) fn close(&mut self, cause: Arc<str>) -> Abandoned {
+        let mut failed = Self::new(self.limits);
+        for _ in 0..self.drives.len() {
+            failed.add_drive(DepthLimits::fixed(1, self.limits.segment), &[]);
+        }
+        for _ in &self.rings {
+            let ring = failed.add_ring();
+            failed.rings[ring].is_lost = true;
+        }
+        for _ in &self.links {
+            failed.add_link(0);
+        }
+        failed.life = Life::Failed(cause);
+        let mut old = std::mem::replace(self, failed);
+        let Effects { finished, gates, .. } = &mut old.effects;
+        let (finished, mut gates) = (std::mem::take(finished), std::mem::take(gates));
+        let (mut transfers, mut known) = (Vec::new(), std::collections::HashSet::new());
+        for (_, active) in &old.transfers {
+            let request = &active.request;
+            gates.extend(request.batch.iter().filter_map(|batch| batch.gate().cloned()));
+            if known.insert(Arc::as_ptr(&request.state)) {
+                transfers.push(Arc::clone(&request.state));
+            }
+        }
+        std::mem::forget(old);
+        Abandoned { transfers, finished, gates }
     }
 }

@@ -208,13 +208,13 @@ impl Scheduler {
         match self.writers.next(file) {
             Next::None => {}
             // At the head of the queue: the same thread runs it, with warm CPU caches.
-            Next::Through(ticket, op) => {
+            Next::Cached(ticket, op) => {
                 let key = self.transfer_of(&op);
                 self.transfers[key].writes_waiting.remove(&ticket);
                 self.push_op(key, Executor::Pool, op, QueueEnd::Front);
                 self.wake_pool_for(self.transfers[key].request.drive);
             }
-            Next::Around(ops) => {
+            Next::Direct(ops) => {
                 for (ticket, op) in ops {
                     let key = self.transfer_of(&op);
                     self.transfers[key].writes_waiting.remove(&ticket);

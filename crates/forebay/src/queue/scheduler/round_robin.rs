@@ -3,16 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Order of a transfer's requests relative to those of other transfers on the same drive.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Priority {
-    /// In turn with other normal transfers.
-    #[default]
-    Normal,
-    /// Before all transfers that are not urgent.
-    Urgent,
-}
+use crate::options::Priority;
 
 /// A transfer's entry in the turn order. Keys are reused and serials are not, so an entry that
 /// outlived its transfer is detected.

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::error::{Error, SystemError};
 use crate::file::{Handle, OpenOptions};
+use crate::options::Priority;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Completion, Op};
 use crate::queue::window::Filler;

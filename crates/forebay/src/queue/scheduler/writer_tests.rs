@@ -3,6 +3,7 @@
 use super::tests::Rig;
 use super::*;
 use crate::file::Handle;
+use crate::options::Priority;
 use crate::plan::{Io, Reason};
 use crate::queue::op::{Op, OpKind};
 use crate::transfer::State;

@@ -14,8 +14,9 @@ use super::start::{PAGE, SimTools, access, begin, drives, sync};
 use super::world::{World, below, noise};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
+use crate::options::Priority;
 use crate::plan::{Access, Alignment, Direction, GAP_MAX, Reason, Strip, Wanted};
-use crate::queue::{Core, Priority, Request, Share};
+use crate::queue::{Core, Request, Share};
 use crate::transfer::{Batch, Gate, State, SyncMode};
 
 /// A file of a batch, with the engine's handle to it.

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::direct::refused;
 use super::world::{NEVER, World};
-use crate::queue::bounce::Bounce;
 use crate::queue::op::{Completion, Op, Owner, WindowKey};
+use crate::queue::pread::Bounce;
 use crate::queue::{Core, Ring};
 use crate::transfer::State;
 

@@ -18,8 +18,9 @@ use super::world::{Contents, World, below, noise};
 use crate::gpu::Device;
 use crate::gpu::sim::Dice;
 use crate::memory::HostMemory;
+use crate::options::Priority;
 use crate::plan::{Access, Direction, Reason, Split, split_write};
-use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Slot, Tools};
+use crate::queue::{Claim, Core, Plan, Planner, Request, Slot, Tools};
 use crate::transfer::{State, SyncMode};
 
 pub(super) const PAGE: u64 = 4096;
