@@ -1,8 +1,8 @@
 //! Allocates pinned memory within the limits of the process's control groups.
 //!
 //! Pinned pages are touched when they are allocated, and beyond a group's limit the kernel kills
-//! the process instead of refusing. So the limits are read before every allocation; they may change,
-//! and other processes use memory too.
+//! the process instead of refusing. So the limits are read before every allocation; they may
+//! change, and other processes use memory too.
 
 use std::collections::VecDeque;
 use std::slice;
