@@ -25,19 +25,8 @@ const KEY: u64 = u64::MAX;
 const ALONE: Duration = Duration::from_millis(50);
 /// Kernels launched in a row before the time is checked.
 const ROW: u32 = 8;
-/// Number of fills, of which the best counts as the memory's limit.
-const FILLS: u32 = 5;
 /// Most bytes on a simulated GPU, which is busy as long as it simulates.
 const SIMULATED_MAX: u64 = 8 * MIB;
-
-/// The limit of memory, in bytes per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct MemoryLimit {
-    /// Reads and writes together.
-    pub(super) bytes_per_second: f64,
-    /// Whether the limit is the best fill; otherwise it follows from clock and width.
-    pub(super) filled: bool,
-}
 
 /// A kernel with its own memory.
 #[derive(Debug)]
@@ -171,27 +160,11 @@ impl Compute {
         self.kernel.len
     }
 
-    /// The memory's limit: as the driver reports it, or else the rate of fills.
-    ///
-    /// # Errors
-    /// GPU errors.
+    /// The limit of the GPU's memory in bytes per second, reads and writes together: clock times
+    /// width; `None` if the driver does not report them.
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
-    pub(super) fn limit(&mut self) -> Result<MemoryLimit> {
-        let Kernel { device, stream, address, len, .. } = &self.kernel;
-        if let Some(rate) = device.memory_rate() {
-            return Ok(MemoryLimit { bytes_per_second: rate as f64, filled: false });
-        }
-        let mut best = 0.0_f64;
-        for _ in 0..FILLS {
-            let start = Instant::now();
-            // SAFETY: the buffer is ours, and the stream is synchronised below.
-            let filled = unsafe { device.fill(*stream, *address, 0, *len) };
-            let filled = filled.and_then(|()| device.synchronize(*stream));
-            filled.map_err(|error| failed(&error))?;
-            best = best.max(rate(*len, start.elapsed().as_secs_f64()));
-        }
-        put_into(&mut self.buffer, 0, self.pattern, self.kernel.len)?;
-        Ok(MemoryLimit { bytes_per_second: best, filled: true })
+    pub(super) fn limit(&self) -> Option<f64> {
+        self.kernel.device.memory_rate().map(|rate| rate as f64)
     }
 
     /// Runs the kernel alone for a while; returns the bytes per second that it read and wrote.
@@ -291,10 +264,7 @@ mod tests {
             compute.check().unwrap();
             assert!(compute.verified);
         }
-        let limit = compute.limit().unwrap();
-        assert!(limit.filled && limit.bytes_per_second > 0.0);
-        compute.check().unwrap();
-        assert!(compute.verified, "filling restores the data");
+        assert_eq!(compute.limit(), None);
         let mut byte = [0];
         compute.buffer.download(MIB + 15, &mut byte).unwrap();
         byte[0] ^= 0x10;

@@ -22,7 +22,7 @@ use forebay_measure::workload::backend::{Method, Plain};
 use forebay_measure::workload::check::Most;
 
 use self::args::{GpuFileArgs, Mode};
-use self::compute::{Compute, MemoryLimit};
+use self::compute::Compute;
 use crate::bench::args::{BenchArgs, GpuRows, RouteChoice};
 use crate::bench::{self, Bench, Joined, progress};
 use crate::map::look::Look;
@@ -60,12 +60,11 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     let alone = Joined::default();
     let mut bench = Bench::new(&preset, engine.clone(), (Some(place), &alone), program, command)?;
     let records = bench.run()?;
-    let work = || -> Result<Work> {
-        let mut compute = Compute::new(&engine, &target, args.size)?;
-        Ok(Work { limit: compute.limit()?, compute, rates: Vec::new() })
-    };
-    let work = match (args.mode == Mode::All).then(work).transpose() {
-        Ok(work) => work.map(|work| work.measure(args.runs, &bench)),
+    let compute = || Compute::new(&engine, &target, args.size);
+    let work = match (args.mode == Mode::All).then(compute).transpose() {
+        Ok(compute) => {
+            compute.map(|compute| Work { compute, rates: Vec::new() }.measure(args.runs, &bench))
+        }
         Err(failure) => {
             let why = failure.in_one_line();
             say(&format!("the GPU's own work is not measured: {why}; `-m compare` leaves it out"));
@@ -110,7 +109,6 @@ fn routes(mode: Mode, direct: Result<()>) -> Result<Vec<Option<Route>>> {
 /// The GPU's own work.
 struct Work {
     compute: Compute,
-    limit: MemoryLimit,
     /// Bytes per second by run: of the kernel alone, of the kernel during a read, and of that
     /// read.
     rates: Vec<[f64; 3]>,
@@ -148,26 +146,22 @@ impl Work {
         let (true, [Some(alone), Some(during), Some(read)]) = (self.compute.verified, rates) else {
             return "\nKernel: MISMATCH in the data\n".into();
         };
-        let by = if self.limit.filled { "the fastest fill" } else { "clock times width" };
-        let limit = self.limit.bytes_per_second;
         let [alone, during, read] = [alone, during, read].map(|rates| rates.median);
         let rate = |rate| Metric::Rate.text(rate);
-        let text = wrapped(
-            &format!(
-                "Kernel: XOR of {} of the GPU's memory, {} GB/s read and written ({:.0} % of the \
-                 limit of {} GB/s: {by}). During a read: {} GB/s ({:.0} %); that read: {} GB/s. \
-                 All data verified.",
-                format_size(self.compute.len()),
-                rate(alone),
-                alone / limit * 100.0,
-                rate(limit),
-                rate(during),
-                during / alone * 100.0,
-                rate(read)
-            ),
-            Look::of_stdout().0,
+        let share = self.compute.limit().map_or_else(String::new, |limit| {
+            let percent = alone / limit * 100.0;
+            format!(" ({percent:.0} % of the limit of {} GB/s: clock times width)", rate(limit))
+        });
+        let text = format!(
+            "Kernel: XOR of {} of the GPU's memory, {} GB/s read and written{share}. During a read: \
+             {} GB/s ({:.0} %); that read: {} GB/s. All data verified.",
+            format_size(self.compute.len()),
+            rate(alone),
+            rate(during),
+            during / alone * 100.0,
+            rate(read)
         );
-        format!("\n{text}")
+        format!("\n{}", wrapped(&text, Look::of_stdout().0))
     }
 
     fn verdict(&self) -> Result<()> {
