@@ -72,8 +72,7 @@ fn keys(all: &'static str) -> impl Iterator<Item = (&'static str, &'static str)>
 type Word = (&'static str, String);
 
 fn parse(text: &str, args: &GdsioArgs) -> Result<Request> {
-    let (mut global, mut defaults): (Vec<Word>, Vec<Word>) = (Vec::new(), Vec::new());
-    let mut jobs: Vec<(usize, Vec<Word>)> = Vec::new();
+    let (mut global, mut jobs) = (Vec::<Word>::new(), Vec::<(usize, Vec<Word>)>::new());
     // The keys of the section.
     let mut seen: Option<Vec<&str>> = None;
     for (number, line) in (1..).zip(text.lines().map(str::trim)) {
@@ -93,13 +92,11 @@ fn parse(text: &str, args: &GdsioArgs) -> Result<Request> {
             return Err(wrong(number, format!("`{key}` is given twice"), "remove one of them"));
         }
         seen.push(key);
-        let find = |all| keys(all).find(|(known, _)| *known == key);
-        let (words, (_, flag)) = match (jobs.last_mut(), find(OF_ALL), find(OF_JOBS)) {
-            (Some((_, own)), _, Some(found)) => (own, found),
-            (None, Some(found), _) => (&mut global, found),
-            (None, None, Some(found)) => (&mut defaults, found),
-            (job, ..) => return Err(unknown(number, key, job.is_some())),
+        let mut known = keys(OF_JOBS).chain(keys(OF_ALL).filter(|_| jobs.is_empty()));
+        let Some((_, flag)) = known.find(|(known, _)| *known == key) else {
+            return Err(unknown(number, key, !jobs.is_empty()));
         };
+        let words = jobs.last_mut().map_or(&mut global, |(_, own)| own);
         let has_path = words.iter().any(|(flag, _)| ["-D", "-f"].contains(flag));
         let word = match flag {
             "-D" | "-f" if has_path => Err("the job already has a path".into()),
@@ -108,7 +105,7 @@ fn parse(text: &str, args: &GdsioArgs) -> Result<Request> {
         let bad = |why| wrong(number, format!("`{key}` cannot be `{value}`"), why);
         words.extend(word.map_err(bad)?.map(|word| (flag, word)));
     }
-    request(&global, &defaults, jobs, args)
+    request(&global, jobs, args)
 }
 
 fn section(line: usize, name: &str, jobs: &mut Vec<(usize, Vec<Word>)>) -> Result<()> {
@@ -172,14 +169,9 @@ fn parsed<'a>(words: impl IntoIterator<Item = &'a String>) -> clap::error::Resul
     GdsioArgs::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
-/// The request of a file: the options of `[global]`, the defaults of jobs, and the jobs. A job is a
-/// command line. Some `args` of the command line count as well.
-fn request(
-    global: &[Word],
-    defaults: &[Word],
-    jobs: Vec<(usize, Vec<Word>)>,
-    args: &GdsioArgs,
-) -> Result<Request> {
+/// The request of a file: a job is a command line of its own options and those of `[global]`. Some
+/// `args` of the command line count as well.
+fn request(global: &[Word], jobs: Vec<(usize, Vec<Word>)>, args: &GdsioArgs) -> Result<Request> {
     if jobs.is_empty() {
         return Err(wrong(0, "it has no job", "add a section `[job1]`"));
     }
@@ -193,7 +185,7 @@ fn request(
     }
     let job = |(line, mut own): (usize, Vec<Word>)| {
         let place = |flag: &str| if flag == "-f" { "-D" } else { flag }.to_owned();
-        for word in defaults.iter().chain(global) {
+        for word in global {
             if own.iter().all(|(flag, _)| place(flag) != place(word.0)) {
                 own.push(word.clone());
             }
