@@ -201,7 +201,8 @@ impl Object {
             }
             if job.is_several() {
                 warn(SEVERAL);
-                row.axes.retain(|axis, _| *axis == "path");
+                let path = std::mem::take(&mut row.axes).point.path;
+                row.set("path", &path);
                 row.set("method", "fio (several jobs)");
                 row.set("direction", &format!("mixed:{}", job.share_of_reads()));
             }

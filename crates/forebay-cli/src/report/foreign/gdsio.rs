@@ -10,75 +10,44 @@ use crate::gdsio::words::Transfer;
 
 /// The text before a line that reads back written data.
 const VERIFYING: &str = "verifying data";
-/// The minimum keys of a result line.
-const MARKS: [&str; 2] = ["IoType:", "XferType:"];
-/// The last key of a result line.
-const END: &str = "total_time";
+/// The first keys of a result, which stand in one line.
+pub(super) const MARKS: [&str; 2] = ["IoType:", "XferType:"];
+/// Most lines into which a log wraps a result.
+const WRAPPED_MAX: usize = 4;
 
-/// Parses gdsio's output.
+/// Parses gdsio's output: a result reaches from its first key to its time, or to the next result.
 ///
 /// # Errors
 /// It holds too much, or contradicts the user.
 pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
-    let mut verifies = false;
-    for (number, line) in whole_lines(text) {
-        let line = line.as_str();
-        let Some(begin) = begin_of(line) else {
-            let lower = line.to_lowercase();
-            if lower.contains(VERIFYING) {
-                verifies = true;
-            } else if lower.contains("error") || lower.contains("fail") {
-                contents.warn(number, &format!("gdsio reported: {}", short(line)));
-            }
-            continue;
-        };
-        // Both may be in the same line.
-        let verified = verifies || line[..begin].to_lowercase().contains(VERIFYING);
-        verifies = false;
-        contents.add(number, row(&line[begin..], verified))?;
+    for (number, line) in (1..).zip(text.lines()) {
+        let lower = line.to_lowercase();
+        if !line.contains(MARKS[0]) && ["error", "fail"].iter().any(|word| lower.contains(word)) {
+            contents.warn(number, &format!("gdsio reported: {}", short(line)));
+        }
+    }
+    let (mut before, mut number) = ("", 1);
+    for part in split_before(text, MARKS[0]) {
+        if part.lines().next().is_some_and(|line| MARKS.iter().all(|mark| line.contains(mark))) {
+            contents.add(number, row(part, before.to_lowercase().contains(VERIFYING)))?;
+        }
+        number += part.matches('\n').count() as u64;
+        before = part;
     }
     Ok(())
 }
 
-/// The lines with their numbers, with a single result at most. A result that a log wrapped is
-/// joined.
-fn whole_lines(text: &str) -> Vec<(u64, String)> {
-    let mut lines: Vec<(u64, String)> = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let is_open = |last: &String| begin_of(last).is_some() && !last.contains(END);
-        match lines.last_mut() {
-            Some((_, last)) if is_open(last) && begin_of(line).is_none() && is_rest(line) => {
-                last.push(' ');
-                last.push_str(line);
-            }
-            _ => {
-                let begins = line.match_indices(MARKS[0]).map(|(at, _)| at).skip(1);
-                let mut start = 0;
-                for begin in begins {
-                    lines.push((number, line[start..begin].to_owned()));
-                    start = begin;
-                }
-                lines.push((number, line[start..].to_owned()));
-            }
-        }
-    }
-    lines
+/// The parts of a text that begin with `mark`, and the part before the first.
+fn split_before<'a>(text: &'a str, mark: &str) -> impl Iterator<Item = &'a str> {
+    let starts: Vec<usize> = text.match_indices(mark).map(|(at, _)| at).collect();
+    let ends = starts.clone().into_iter().chain([text.len()]);
+    [0].into_iter().chain(starts).zip(ends).map(|(start, end)| &text[start..end])
 }
 
-/// Whether a line may be the rest of a result.
-fn is_rest(line: &str) -> bool {
-    ["Throughput:", "Avg_Latency:", "ops:", END, "sec"].iter().any(|mark| line.contains(mark))
-}
-
-/// The start of a result in a line, after any log prefix.
-pub(super) fn begin_of(line: &str) -> Option<usize> {
-    MARKS.iter().all(|mark| line.contains(mark)).then(|| line.find(MARKS[0]))?
-}
-
-fn row(line: &str, verified: bool) -> Result<Row, String> {
+fn row(text: &str, verified: bool) -> Result<Row, String> {
     let mut row = Row::default();
     let (mut transfer, mut depth) = ("", None);
-    let words: Vec<&str> = line.split_whitespace().collect();
+    let words: Vec<&str> = text.lines().take(WRAPPED_MAX).flat_map(str::split_whitespace).collect();
     for (at, word) in words.iter().enumerate() {
         let value = words.get(at + 1).copied().unwrap_or_default();
         let in_unit = |kind| {
@@ -97,7 +66,10 @@ fn row(line: &str, verified: bool) -> Result<Row, String> {
             // A range is not the size of any request.
             "IOSize:" => row.count("block-size", sized(value)),
             "ops:" => row.number("requests", number(value)),
-            "total_time" | "total_time:" => row.number("seconds", number(value).map(|s| s * 1e9)),
+            "total_time" | "total_time:" => {
+                row.number("seconds", number(value).map(|s| s * 1e9));
+                break;
+            }
             "Throughput:" => row.number("throughput", in_unit(Kind::Rate)),
             "Avg_Latency:" => row.number("mean", in_unit(Kind::Time)),
             _ => {}
@@ -110,7 +82,9 @@ fn row(line: &str, verified: bool) -> Result<Row, String> {
         // Its latency is the total time over the number of requests, which no request took.
         row.numbers.remove("mean");
     }
-    row.axes.entry("pattern").or_insert_with(|| "sequential".to_owned());
+    if row.axes.point.pattern.is_empty() {
+        row.set("pattern", "sequential");
+    }
     row.set("gpu", if known == Some(Transfer::CpuOnly) { "host" } else { "gpu" });
     row.count("batch", if is_batch { depth } else { Some(1.0) });
     row.count("depth", Some(1.0));

@@ -1,7 +1,6 @@
 //! The names of quantities and axes, the meaning of a table's columns, and values that a file
 //! lacks: `block-size=Block,throughput="BW (MiB/s)":MiB/s,direction:=read`.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use forebay_measure::results::{Field as Setting, Point};
@@ -46,24 +45,33 @@ const FIELDS: [Field; 22] = [
     ("cache", Kind::Text, true, ""),
 ];
 
-/// Values of axes by name, as the command line takes them.
-pub(super) type Axes = BTreeMap<&'static str, String>;
+/// The known settings of a point.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Axes {
+    pub(super) point: Point,
+    /// Whether the direction is known; a point always has one.
+    pub(super) has_direction: bool,
+}
 
-/// Sets a value of a user or a table on an axis.
-///
-/// # Errors
-/// It is not a value of the axis.
-pub(super) fn set(axes: &mut Axes, axis: &'static str, value: &str) -> Result<(), String> {
-    if value.is_empty() || value.chars().count() > TEXT_MAX {
-        return Err(format!("`{axis}` needs a value of at most {TEXT_MAX} characters"));
+impl Axes {
+    /// Sets a value of a user or a table on an axis.
+    ///
+    /// # Errors
+    /// It is not a value of the axis.
+    pub(super) fn set(&mut self, axis: &str, value: &str) -> Result<(), String> {
+        if value.is_empty() || value.chars().count() > TEXT_MAX {
+            return Err(format!("`{axis}` needs a value of at most {TEXT_MAX} characters"));
+        }
+        let axis = axis.parse::<Setting>()?;
+        axis.set(&mut self.point, value)?;
+        self.has_direction |= axis == Setting::Direction;
+        Ok(())
     }
-    let (field, mut point) = (axis.parse::<Setting>()?, Point::default());
-    field.set(&mut point, value)?;
-    if field == Setting::Direction && !point.pattern.is_empty() {
-        axes.entry(Setting::Pattern.key()).or_insert(point.pattern.clone());
+
+    /// The value of an axis, if it is known.
+    pub(super) fn get(&self, axis: Setting) -> Option<String> {
+        axis.value(&self.point).filter(|_| self.has_direction || axis != Setting::Direction)
     }
-    axes.extend(field.value(&point).map(|value| (axis, value)));
-    Ok(())
 }
 
 /// A column of the user's table.
@@ -103,7 +111,7 @@ impl FromStr for Map {
             names.push(name);
             match value_of {
                 None => map.columns.push(column(field, rest.trim()).ok_or_else(wrong)??),
-                Some(_) if is_axis => set(&mut map.values, name, rest.trim())?,
+                Some(_) if is_axis => map.values.set(name, rest.trim())?,
                 Some(_) => return Err(format!("`{name}` can only be a column: `{name}=COLUMN`")),
             }
         }
@@ -117,7 +125,8 @@ impl Map {
         if !self.columns.is_empty() {
             return self.columns.clone();
         }
-        let lacking = FIELDS.into_iter().filter(|(name, ..)| !self.values.contains_key(name));
+        let is_given = |name: &str| name.parse().is_ok_and(|axis| self.values.get(axis).is_some());
+        let lacking = FIELDS.into_iter().filter(|(name, ..)| !is_given(name));
         let column = |field| {
             let mut all = known(field);
             let heading = all.find_map(|(known, _)| {
@@ -227,17 +236,9 @@ mod tests {
                 ("method", "W", None),
             ]
         );
-        let values: Vec<_> =
-            map.values.iter().map(|(axis, value)| (*axis, value.as_str())).collect();
-        assert_eq!(
-            values,
-            [
-                ("cache", "cold"),
-                ("direction", "read"),
-                ("gpu", "cuda:0+cuda:1"),
-                ("pattern", "random")
-            ]
-        );
+        let values = Setting::ALL.into_iter().filter_map(|axis| map.values.get(axis));
+        let expected = ["read", "random", "cold", "cuda:0+cuda:1"];
+        assert_eq!(values.collect::<Vec<_>>(), expected);
     }
 
     #[test]

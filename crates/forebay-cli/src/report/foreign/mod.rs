@@ -67,11 +67,12 @@ fn kind(text: &str) -> Option<Tool> {
     if text.contains("\"fio version\"") {
         return Some(Tool::Fio);
     }
-    if text.lines().any(|line| gdsio::begin_of(line).is_some()) {
+    let has =
+        |marks: [&str; 2]| text.lines().any(|line| marks.iter().all(|mark| line.contains(mark)));
+    if has(gdsio::MARKS) {
         return Some(Tool::Gdsio);
     }
-    let is_table = |line: &str| nixlbench::MARKS.iter().all(|mark| line.contains(mark));
-    if text.contains("NIXLBench Configuration") || text.lines().any(is_table) {
+    if text.contains("NIXLBench Configuration") || has(nixlbench::MARKS) {
         return Some(Tool::Nixlbench);
     }
     if ["operation", "MiB/s [last]"].iter().all(|mark| first.contains(mark)) {

@@ -11,7 +11,7 @@ use forebay_measure::results::{
 };
 use serde_json::json;
 
-use super::map::{Axes, set};
+use super::map::Axes;
 use crate::report::model::{differ, grouped};
 
 /// Most measurements of a file.
@@ -49,12 +49,12 @@ pub(super) struct Row {
 
 impl Row {
     /// Sets an axis, if the value is possible.
-    pub(super) fn set(&mut self, axis: &'static str, value: &str) {
-        let _ = set(&mut self.axes, axis, &short(value));
+    pub(super) fn set(&mut self, axis: &str, value: &str) {
+        let _ = self.axes.set(axis, &short(value));
     }
 
     /// Sets the size or the count of an axis, if it is plausible.
-    pub(super) fn count(&mut self, axis: &'static str, value: Option<f64>) {
+    pub(super) fn count(&mut self, axis: &str, value: Option<f64>) {
         if let Some(count) = value.and_then(count) {
             self.set(axis, &count.to_string());
         }
@@ -65,18 +65,15 @@ impl Row {
         self.numbers.extend(value.map(|value| (quantity, value)));
     }
 
-    fn point(&self, method: &str) -> Result<Point, String> {
-        if !self.axes.contains_key("direction") {
+    fn point(&self, tool: &str) -> Result<Point, String> {
+        if !self.axes.has_direction {
             return Err(
                 "the direction is unknown: add `--columns direction:=read`, or name a column"
                     .into(),
             );
         }
-        let mut point = Point { method: method.into(), ..Point::default() };
-        for (axis, value) in &self.axes {
-            axis.parse::<Field>()?.set(&mut point, value)?;
-        }
-        Ok(point)
+        let method = self.axes.get(Field::Method).unwrap_or_else(|| tool.to_owned());
+        Ok(Point { method, ..self.axes.point.clone() })
     }
 
     /// The measurement; a missing throughput is derived from the rest.
@@ -167,15 +164,22 @@ impl Contents {
     }
 
     fn completed(&self, line: u64, mut row: Row) -> Result<Row, String> {
-        for (axis, value) in &self.values {
+        for axis in Field::ALL {
+            let Some(value) = self.values.get(axis) else { continue };
             // A file seldom names its GPU, and a method is only a name.
-            let may_differ = |own: &str| *axis == "method" || (*axis == "gpu" && own == "gpu");
-            let own = row.axes.insert(axis, value.clone());
-            if own.is_some_and(|own| own != *value && !may_differ(&own)) {
+            let may_differ = |own: &str| match axis {
+                Field::Method => true,
+                Field::Target => own == "gpu",
+                _ => false,
+            };
+            let own = row.axes.get(axis);
+            if own.is_some_and(|own| own != value && !may_differ(&own)) {
+                let axis = axis.key();
                 return Err(format!(
                     "line {line}: the file has its own {axis}: omit it from `--columns`"
                 ));
             }
+            row.axes.set(axis.key(), &value)?;
         }
         Ok(row)
     }
@@ -297,7 +301,7 @@ mod tests {
             row.count("threads", value);
         }
         row.count("depth", Some(3.0));
-        assert_eq!(row.axes.into_iter().collect::<Vec<_>>(), [("depth", "3".to_owned())]);
+        assert_eq!(row.axes.point, Point { depth: 3, ..Point::default() });
     }
 
     #[test]
@@ -312,7 +316,7 @@ mod tests {
 
     #[test]
     fn warnings_of_one_kind_are_one_with_their_number() {
-        let mut contents = Contents::new("gdsio", &Axes::new());
+        let mut contents = Contents::new("gdsio", &Axes::default());
         (0..60).for_each(|line| contents.warn(line, &format!("`{line}` is wrong")));
         contents.note("all");
         contents.note("all");

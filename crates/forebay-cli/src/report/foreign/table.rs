@@ -4,7 +4,7 @@
 //! whole numbers of other columns are settings, unless their heading is that of a result. Other
 //! columns are named in a note. Lines before the heading, such as titles, are passed over.
 
-use super::map::{Column, Map, set, unit_of};
+use super::map::{Column, Map, unit_of};
 use super::row::{Contents, Row, short};
 use super::units::{Kind, value};
 use crate::near::near;
@@ -228,7 +228,7 @@ pub(super) fn row(
         let (cell, kind) = (fields[*at].as_str(), *kind);
         if kind == Kind::Text {
             if !cell.is_empty() {
-                set(&mut row.axes, name, &short(cell))?;
+                row.axes.set(name, &short(cell))?;
             }
             continue;
         }
@@ -248,8 +248,8 @@ pub(super) fn row(
         }
         // elbencho counts threads per host.
         let hosts = cell.parse::<u32>().ok().filter(|hosts| *hosts > 1 && head == "hosts");
-        let threads = row.axes.get("threads").and_then(|threads| threads.parse::<u32>().ok());
-        if let Some((hosts, threads)) = hosts.zip(threads) {
+        let threads = row.axes.point.threads;
+        if let Some(hosts) = hosts.filter(|_| threads > 0) {
             row.count("threads", Some(f64::from(hosts) * f64::from(threads)));
         }
         row.settings.insert(short(head), short(cell));

@@ -17,7 +17,7 @@ const CLIENT: &str = include_str!("../../../../tests/import/fio/client.txt");
 const FULL: &str = include_str!("../../../../tests/import/fio/full.txt");
 
 fn parse(text: &str) -> Result<Contents, String> {
-    let mut contents = Contents::new("fio", &Axes::new());
+    let mut contents = Contents::new("fio", &Axes::default());
     super::parse(text, &mut contents).map(|()| contents)
 }
 

@@ -12,7 +12,7 @@ const PUBLISHED: &str = "IoType: WRITE XferType: GPUD Threads: 4 DataSetSize: 41
                          usecs ops: 4059 total_time 3.777586 secs";
 
 fn parse(text: &str) -> Result<Contents, String> {
-    let mut contents = Contents::new("gdsio", &Axes::new());
+    let mut contents = Contents::new("gdsio", &Axes::default());
     super::parse(text, &mut contents).map(|()| contents)
 }
 
