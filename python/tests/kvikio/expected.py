@@ -230,15 +230,15 @@ class NumberOfReaders:
 
 
 DIFFERENCES: dict[str, tuple[Any, str]] = {
-    "read_into_bytes": (Raises("ValueError"), "KvikIO writes into memory that is read-only"),
+    "read_into_bytes": (Raises("ValueError"), "the memory is read-only"),
     "open_rw": (Raises("ValueError"), "KvikIO opens the file for reading alone"),
     "future_is_polled_twice": (16384, "the answer is kept"),
     "default_num_threads": (
         NumberOfReaders(),
-        "what an engine begins with, so that setting what was read changes nothing",
+        "the engine's default: setting it again changes nothing",
     ),
-    "default_auto_direct_io_read": (True, "what is not in the page cache is read around it"),
-    "tofile_of_a_list": ([1, 2], "whatever numpy makes an array of can be written"),
+    "default_auto_direct_io_read": (True, "O_DIRECT reads what the page cache lacks"),
+    "tofile_of_a_list": ([1, 2], "numpy converts the list"),
     "remote_is_available": (False, "remote files are not offered"),
     "remote_kind_of": (Raises("RuntimeError"), "remote files are not offered"),
 }
