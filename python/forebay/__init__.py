@@ -15,28 +15,9 @@ from __future__ import annotations
 
 import typing
 
-from ._errors import (
-    Cancelled,
-    DeviceError,
-    EndOfFile,
-    Error,
-    FileChanged,
-    FileThere,
-    FileTruncated,
-    Forked,
-    Interrupted,
-    IsFolder,
-    MissingFile,
-    NoDevice,
-    NoFolder,
-    NotPermitted,
-    OutOfMemory,
-    RequestError,
-    RouteUnavailable,
-    TimedOut,
-    WouldBlock,
-    publish,
-)
+from . import _errors
+from ._errors import *
+from ._errors import publish
 from ._forebay import Buffer, Engine, File, ManyResult, ManyTransfer, Transfer, version
 from ._process import (
     default_engine,
@@ -63,35 +44,17 @@ if typing.TYPE_CHECKING:
 __version__ = version()
 
 __all__ = [
+    *_errors.__all__,
     "Buffer",
-    "Cancelled",
-    "DeviceError",
     "Durations",
-    "EndOfFile",
     "Engine",
-    "Error",
     "File",
-    "FileChanged",
-    "FileThere",
-    "FileTruncated",
-    "Forked",
-    "Interrupted",
-    "IsFolder",
     "ManyResult",
     "ManyTransfer",
-    "MissingFile",
-    "NoDevice",
-    "NoFolder",
-    "NotPermitted",
-    "OutOfMemory",
     "RawFile",
     "Report",
-    "RequestError",
-    "RouteUnavailable",
     "Statistics",
-    "TimedOut",
     "Transfer",
-    "WouldBlock",
     "__version__",
     "bench",
     "default_engine",

@@ -2,12 +2,15 @@
 
 from asyncio import Future
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
-from typing import Any, Self, final
+from typing import Any, Self, Unpack, final
 
 from typing_extensions import disjoint_base
 
 from ._statistics import Statistics
-from ._types import Device, Memory, Numbers, Path, Requests, Route, Stream, Sync
+from ._types import (
+    Device, Memory, Numbers, Path, Place, Read, ReadMany, ReadV, Requests, Stream, Write, WriteMany,
+    WriteV,
+)
 
 __all__ = [
     "Archive",
@@ -244,22 +247,7 @@ class Engine:
     def statistics(self) -> Statistics: ...
     def options(self) -> dict[str, Any]: ...
     def read_many(
-        self,
-        requests: Requests | None = None,
-        *,
-        files: Any = None,
-        file_of: Numbers = None,
-        offsets: Numbers = None,
-        lengths: Numbers = None,
-        target: Memory = None,
-        at: Numbers = None,
-        addresses: Numbers = None,
-        device: Device = None,
-        exact: bool = True,
-        check: bool = True,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
+        self, requests: Requests | None = None, **options: Unpack[ReadMany]
     ) -> ManyResult: ...
     def read_many_to_all(
         self,
@@ -272,56 +260,13 @@ class Engine:
         at: Numbers,
     ) -> ManyResult: ...
     def write_many(
-        self,
-        requests: Requests | None = None,
-        *,
-        files: Any = None,
-        file_of: Numbers = None,
-        offsets: Numbers = None,
-        lengths: Numbers = None,
-        source: Memory = None,
-        at: Numbers = None,
-        addresses: Numbers = None,
-        device: Device = None,
-        sync: Sync | None = None,
-        check: bool = True,
-        stream: Stream = ...,
-        urgent: bool = False,
+        self, requests: Requests | None = None, **options: Unpack[WriteMany]
     ) -> ManyResult: ...
     def start_read_many(
-        self,
-        requests: Requests | None = None,
-        *,
-        files: Any = None,
-        file_of: Numbers = None,
-        offsets: Numbers = None,
-        lengths: Numbers = None,
-        target: Memory = None,
-        at: Numbers = None,
-        addresses: Numbers = None,
-        device: Device = None,
-        exact: bool = True,
-        check: bool = True,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
+        self, requests: Requests | None = None, **options: Unpack[ReadMany]
     ) -> ManyTransfer: ...
     def start_write_many(
-        self,
-        requests: Requests | None = None,
-        *,
-        files: Any = None,
-        file_of: Numbers = None,
-        offsets: Numbers = None,
-        lengths: Numbers = None,
-        source: Memory = None,
-        at: Numbers = None,
-        addresses: Numbers = None,
-        device: Device = None,
-        sync: Sync | None = None,
-        check: bool = True,
-        stream: Stream = ...,
-        urgent: bool = False,
+        self, requests: Requests | None = None, **options: Unpack[WriteMany]
     ) -> ManyTransfer: ...
 
 @disjoint_base
@@ -344,92 +289,28 @@ class File:
         self, _kind: object = None, value: BaseException | None = None, _trace: object = None
     ) -> None: ...
     def read_into(
-        self,
-        target: Memory | list[Memory],
-        offset: int = 0,
-        *,
-        size: int | None = None,
-        exact: bool = True,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
+        self, target: Memory | list[Memory], offset: int = 0, **options: Unpack[Read]
     ) -> int: ...
     def write_from(
-        self,
-        source: Memory,
-        offset: int = 0,
-        *,
-        size: int | None = None,
-        sync: Sync | None = None,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
-        past_cache: bool = False,
+        self, source: Memory, offset: int = 0, **options: Unpack[Write]
     ) -> int: ...
     def start_read_into(
-        self,
-        target: Memory,
-        offset: int = 0,
-        *,
-        size: int | None = None,
-        exact: bool = True,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
+        self, target: Memory, offset: int = 0, **options: Unpack[Read]
     ) -> Transfer: ...
     def start_write_from(
-        self,
-        source: Memory,
-        offset: int = 0,
-        *,
-        size: int | None = None,
-        sync: Sync | None = None,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
-        past_cache: bool = False,
+        self, source: Memory, offset: int = 0, **options: Unpack[Write]
     ) -> Transfer: ...
     def readv(
-        self,
-        requests: Iterable[tuple[int, int, Memory]],
-        *,
-        device: Device = None,
-        exact: bool = True,
-        check: bool = True,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
+        self, requests: Iterable[Place], **options: Unpack[ReadV]
     ) -> ManyResult: ...
     def writev(
-        self,
-        requests: Iterable[tuple[int, int, Memory]],
-        *,
-        device: Device = None,
-        sync: Sync | None = None,
-        check: bool = True,
-        stream: Stream = ...,
-        urgent: bool = False,
+        self, requests: Iterable[Place], **options: Unpack[WriteV]
     ) -> ManyResult: ...
     def start_readv(
-        self,
-        requests: Iterable[tuple[int, int, Memory]],
-        *,
-        device: Device = None,
-        exact: bool = True,
-        check: bool = True,
-        stream: Stream = ...,
-        route: Route | None = None,
-        urgent: bool = False,
+        self, requests: Iterable[Place], **options: Unpack[ReadV]
     ) -> ManyTransfer: ...
     def start_writev(
-        self,
-        requests: Iterable[tuple[int, int, Memory]],
-        *,
-        device: Device = None,
-        sync: Sync | None = None,
-        check: bool = True,
-        stream: Stream = ...,
-        urgent: bool = False,
+        self, requests: Iterable[Place], **options: Unpack[WriteV]
     ) -> ManyTransfer: ...
     def sync(self, *, data_only: bool = False) -> None: ...
     def truncate(self, length: int) -> None: ...

@@ -37,39 +37,71 @@ class HasStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
-class ReadMany(TypedDict, total=False):
+class _Move(TypedDict, total=False):
+    """Keywords of all calls that move bytes."""
+
+    stream: Stream
+    urgent: bool
+
+
+class _Reading(_Move, total=False):
+    exact: bool
+    route: Route | None
+
+
+class _Pieces(TypedDict, total=False):
+    """Keywords of all calls with several requests."""
+
+    device: Device
+    check: bool
+
+
+class _Arrays(_Pieces, total=False):
+    """Requests as arrays."""
+
+    files: Any
+    file_of: Numbers
+    offsets: Numbers
+    lengths: Numbers
+    at: Numbers
+    addresses: Numbers
+
+
+class Read(_Reading, total=False):
+    """The keywords of `forebay.File.read_into`, which it describes."""
+
+    size: int | None
+
+
+class Write(_Move, total=False):
+    """The keywords of `forebay.File.write_from`, which it describes."""
+
+    size: int | None
+    sync: Sync | None
+    route: Route | None
+    past_cache: bool
+
+
+class ReadV(_Reading, _Pieces, total=False):
+    """The keywords of `forebay.File.readv`."""
+
+
+class WriteV(_Move, _Pieces, total=False):
+    """The keywords of `forebay.File.writev`."""
+
+    sync: Sync | None
+
+
+class ReadMany(ReadV, _Arrays, total=False):
     """The keywords of `forebay.read_many`, which it describes."""
 
-    files: Any
-    file_of: Numbers
-    offsets: Numbers
-    lengths: Numbers
     target: Memory
-    at: Numbers
-    addresses: Numbers
-    device: Device
-    exact: bool
-    check: bool
-    stream: Stream
-    route: Route | None
-    urgent: bool
 
 
-class WriteMany(TypedDict, total=False):
+class WriteMany(WriteV, _Arrays, total=False):
     """The keywords of `forebay.write_many`, which it describes."""
 
-    files: Any
-    file_of: Numbers
-    offsets: Numbers
-    lengths: Numbers
     source: Memory
-    at: Numbers
-    addresses: Numbers
-    device: Device
-    sync: Sync | None
-    check: bool
-    stream: Stream
-    urgent: bool
 
 
 class Load(TypedDict, total=False):

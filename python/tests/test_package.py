@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 import pickle
 import pydoc
@@ -16,6 +17,7 @@ import forebay
 import forebay.safetensors
 import pytest
 from conftest import program
+from forebay import _types
 from forebay._sizes import size_of
 
 
@@ -87,6 +89,20 @@ def test_public_names_are_those_that_users_import() -> None:
     assert {type(error).__module__ for error in raised} == {"forebay"}
     assert {"typing", "annotations"}.isdisjoint(vars(forebay))
     assert not [name for name in dir(forebay) if name.startswith("_") and name != "__version__"]
+
+
+def test_keywords_of_the_stub_are_those_of_the_calls() -> None:
+    for prefix in ("", "start_"):
+        for call, first, keywords in [
+            (getattr(forebay.File, f"{prefix}read_into"), {"target", "offset"}, _types.Read),
+            (getattr(forebay.File, f"{prefix}write_from"), {"source", "offset"}, _types.Write),
+            (getattr(forebay.File, f"{prefix}readv"), {"requests"}, _types.ReadV),
+            (getattr(forebay.File, f"{prefix}writev"), {"requests"}, _types.WriteV),
+            (getattr(forebay.Engine, f"{prefix}read_many"), {"requests"}, _types.ReadMany),
+            (getattr(forebay.Engine, f"{prefix}write_many"), {"requests"}, _types.WriteMany),
+        ]:
+            found = set(inspect.signature(call).parameters)
+            assert found == {"self"} | first | set(keywords.__annotations__), call
 
 
 def test_models_need_no_torch(tmp_path: Path) -> None:
