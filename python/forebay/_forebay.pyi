@@ -289,7 +289,16 @@ class File:
         self, _kind: object = None, value: BaseException | None = None, _trace: object = None
     ) -> None: ...
     def read_into(
-        self, target: Memory | list[Memory], offset: int = 0, **options: Unpack[Read]
+        self, target: Memory, offset: int = 0, **options: Unpack[Read]
+    ) -> int: ...
+    def read_into_all(
+        self,
+        targets: list[Any],
+        offset: int = 0,
+        *,
+        size: int | None = None,
+        exact: bool = True,
+        urgent: bool = False,
     ) -> int: ...
     def write_from(
         self, source: Memory, offset: int = 0, **options: Unpack[Write]

@@ -317,24 +317,24 @@ def test_several_targets_get_the_same_bytes(
         for offset, size in [(0, None), (12_345, 1_000_000), (len(bytes_) - 1, 1)]:
             count = len(bytes_) - offset if size is None else size
             targets: list[Any] = [sim(count), sim(count), sim(count)]
-            assert file.read_into(targets, offset, size=size) == count
+            assert file.read_into_all(targets, offset, size=size) == count
             for target in targets:
                 assert target.tobytes() == bytes_[offset : offset + count]
         both: list[Any] = [sim(len(bytes_) + 5), sim(len(bytes_) + 5)]
-        assert file.read_into(both, exact=False) == len(bytes_)
+        assert file.read_into_all(both, exact=False) == len(bytes_)
         with pytest.raises(forebay.EndOfFile):
-            file.read_into(both)
+            file.read_into_all(both)
         only: list[Any] = [sim(100)]
-        assert file.read_into(only) == 100 and only[0].tobytes() == bytes_[:100]
+        assert file.read_into_all(only) == 100 and only[0].tobytes() == bytes_[:100]
         for wrong, says in [
             ([], "needs memory on GPUs"),
             ([sim(10), bytearray(10)], "needs memory on GPUs"),
             ([sim(10), sim(11)], "differ in length"),
         ]:
             with pytest.raises(forebay.RequestError, match=says):
-                file.read_into(wrong)  # type: ignore[arg-type]
-        with pytest.raises(forebay.RequestError, match="no required route"):
-            file.read_into(both, size=10, route="cached")
+                file.read_into_all(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="list"):
+            file.read_into(both)
         places = {"offsets": [10, 0], "lengths": [1000, 500], "at": [0, 2000]}
         result = engine.read_many_to_all(files=file, targets=both, **places)
         assert result.counts == [1000, 500] and result.report()["bytes"] == 1500

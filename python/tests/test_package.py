@@ -92,6 +92,8 @@ def test_public_names_are_those_that_users_import() -> None:
 
 
 def test_keywords_of_the_stub_are_those_of_the_calls() -> None:
+    several = ("exact", "urgent", "size", "offset", "targets", "self")
+    assert set(inspect.signature(forebay.File.read_into_all).parameters) == set(several)
     for prefix in ("", "start_"):
         for call, first, keywords in [
             (getattr(forebay.File, f"{prefix}read_into"), {"target", "offset"}, _types.Read),

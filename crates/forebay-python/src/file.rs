@@ -215,9 +215,6 @@ impl File {
     /// target's library has queued on it. A stream of a GPU: the transfer begins after the work
     /// queued there. `None`: no order. `route` requires one of `direct`, `staged`, `cached` and
     /// `host`. `urgent` requests go ahead of other reads.
-    ///
-    /// A list of targets of one length, each on a GPU, gets the same bytes: each byte is read once,
-    /// and all links carry it. It takes neither a stream nor `route`.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -236,11 +233,34 @@ impl File {
     ) -> PyResult<u64> {
         let options = options(route, exact, None, urgent)?;
         let call = Call::new((Use::Target, target), offset, size, options, &stream)?;
-        let outcome = match target.cast::<PyList>() {
-            Ok(targets) => self.read_to_all(py, targets, &call)?,
-            Err(_) => self.run(py, &call)?,
-        };
-        Ok(outcome.bytes)
+        Ok(self.run(py, &call)?.bytes)
+    }
+
+    /// Reads the same bytes into all targets, a list of equally long memory on GPUs, and returns
+    /// how many. Every byte is read once. The keywords are those of `read_into`.
+    #[pyo3(signature = (targets, offset = 0, *, size = None, exact = true, urgent = false))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn read_into_all<'py>(
+        &self,
+        py: Python<'py>,
+        targets: &Bound<'py, PyList>,
+        #[pyo3(from_py_with = whole::offset)] offset: u64,
+        #[pyo3(from_py_with = whole::size)] size: Option<u64>,
+        exact: bool,
+        urgent: bool,
+    ) -> PyResult<u64> {
+        let options = options(None, exact, None, urgent)?;
+        let call = Call::new((Use::Target, targets), offset, size, options, &Given::Current)?;
+        let file = self.file()?;
+        let find = |memory| memory::find(&memory, call.usage, call.size);
+        let found = targets.iter().map(find).collect::<PyResult<Vec<_>>>();
+        let found = self.about_memory(py, &call, found)?;
+        let ordering = call.ordering;
+        let read = interruptible(py, |go_on| {
+            let mut buffers = lend(file.engine(), found, ordering, go_on)?;
+            file.read_to_all(&mut buffers).at(offset).options(options).while_(go_on).run()
+        });
+        Ok(self.moved(py, &call, read?)?.bytes)
     }
 
     /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
@@ -441,29 +461,6 @@ impl File {
     ) -> PyResult<T> {
         let note = || format!("for {:?} at offset {}", self.path, call.offset);
         done.map_err(|error| noted(py, error, &note()))
-    }
-
-    /// Reads the same bytes to several targets.
-    fn read_to_all<'py>(
-        &self,
-        py: Python<'py>,
-        targets: &Bound<'py, PyList>,
-        call: &Call<'_, 'py>,
-    ) -> PyResult<forebay::Outcome> {
-        if let Ordering::Stream(_) = call.ordering {
-            let text = "a list of targets takes no stream: its GPUs have several";
-            return Err(PyValueError::new_err(text));
-        }
-        let file = self.file()?;
-        let find = |memory| memory::find(&memory, call.usage, call.size);
-        let found = targets.iter().map(find).collect::<PyResult<Vec<_>>>();
-        let found = self.about_memory(py, call, found)?;
-        let (offset, options, ordering) = (call.offset, call.options, call.ordering);
-        let read = interruptible(py, |go_on| {
-            let mut buffers = lend(file.engine(), found, ordering, go_on)?;
-            file.read_to_all(&mut buffers).at(offset).options(options).while_(go_on).run()
-        });
-        self.moved(py, call, read?)
     }
 
     fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {
