@@ -1,4 +1,4 @@
-"""Access rights of a file that replaces another: no user gains any."""
+"""Access rights of a file that replaces an older file: no user gains any."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def opened(
     names: Sequence[str] | None = None,
     engine: Engine | None = None,
 ) -> list[_LayerStream]:
-    """Streams of the compiled part, one for each of ``devices``."""
+    """Streams of the compiled part, in the order of ``devices``."""
     names = _names(names, len(layers))
     return _LayerStream.group(
         engine or default_engine(),
@@ -59,7 +59,7 @@ def opened(
     )
 
 
-# The options of one stream that a group of streams has, too.
+# The options of a stream that a group of streams accepts too.
 _OPTIONS = frozenset(opened.__kwdefaults__ or ())
 
 
@@ -87,7 +87,7 @@ def callable_or_none(progress: T) -> T:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuses options that a group of streams does not have."""
+    """Refuses options that a group of streams does not accept."""
     if unknown := sorted(options.keys() - _OPTIONS):
         one = ": give `streams`, one for each GPU" if unknown == ["stream"] else ""
         raise TypeError(f"a group of streams takes no `{_errors.shown(unknown[0])}`{one}")

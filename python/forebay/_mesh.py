@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 WAIT_MAX = 600.0
-"""Seconds for which a process waits for another one that is alive."""
+"""Seconds for which a process waits for a living peer."""
 
 CLOSE_MAX = 5.0
 """Seconds for which a process waits until the others have connected, or have closed."""
@@ -29,7 +29,7 @@ _DEAD_AFTER = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5, "TCP_USE
 
 @dataclass(eq=False)
 class PeerFailed(Exception):
-    """Another process of the group failed.
+    """A peer in the group failed.
 
     Attributes:
         rank: its rank.
@@ -41,13 +41,13 @@ class PeerFailed(Exception):
 
 
 class Mesh:
-    """A connection to each other process. One thread uses it at a time.
+    """Connections to all peers, used by a single thread at a time.
 
-    If a process ends, the kernel closes its connections, so the others notice it at once.
+    If a process ends, the kernel closes its connections, and its peers notice immediately.
 
     Attributes:
         rank: the number of this process.
-        names: for each process its rank, by which messages name it.
+        names: the ranks of the processes, for messages.
     """
 
     def __init__(self, rank: int, names: list[int], peers: dict[int, Connection]) -> None:
@@ -56,7 +56,7 @@ class Mesh:
         self._early: dict[int, bytes] = {}
 
     def exchange(self, own: bytes = b"") -> list[bytes]:
-        """Sends bytes to all processes, and returns those of each by rank.
+        """Sends bytes to all processes, and returns theirs by rank.
 
         Raises:
             PeerFailed: a process failed, ended, or sent nothing for `WAIT_MAX` seconds.
@@ -78,13 +78,13 @@ class Mesh:
                     raise self._failure(rank, message)
                 if failure is None or message == _LOST:
                     failure = self._failure(rank, message)
-                until = 0.0  # others may have sent why
+                until = 0.0  # peers may have sent the reason
         if failure:
             raise failure
         return [found[rank] for rank in range(len(self.names))]
 
     def watch(self, seconds: float = 0.0) -> None:
-        """Waits up to `seconds` for messages of the others, which `exchange` returns later.
+        """Waits up to `seconds` for messages of peers, which `exchange` returns later.
 
         Raises:
             PeerFailed: a process failed or was lost.
@@ -96,12 +96,12 @@ class Mesh:
                 raise self._failure(rank, message)
 
     def fail(self, why: str, rank: int | None = None) -> None:
-        """Says why this process, or the named one, failed. The others raise `PeerFailed`."""
+        """Says why this process, or the named one, failed. Its peers raise `PeerFailed`."""
         culprit = self.names[self.rank] if rank is None else rank
         self._send(_FAILURE + json.dumps([culprit, why[:1000]]).encode())
 
     def close(self) -> bool:
-        """Closes the connections; returns whether all other processes have closed theirs."""
+        """Closes the connections; returns whether all peers closed theirs."""
         try:
             if os.getpid() != self._pid:
                 return True
@@ -180,7 +180,7 @@ class Listener:
     """Waits for the connections of a mesh.
 
     Attributes:
-        address: where the other processes connect.
+        address: the address for peers.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -271,6 +271,6 @@ def _tuned(peer: socket.socket) -> Connection:
             for option, value in _DEAD_AFTER.items():
                 peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         peer.settimeout(None)
-        # For a message that does not end; `wait` and `poll` precede each.
+        # For a message that does not end; `wait` and `poll` precede reads.
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 1, 0))
         return Connection(peer.detach())

@@ -1,11 +1,11 @@
-"""Layers of a model larger than the GPU's memory, each read while the one before it is computed.
+"""Layers of a model larger than GPU memory: the next layer loads during compute.
 
 >>> from forebay.stream import LayerStream
 >>> with LayerStream([[(file, 0, 1 << 30)], [(file, 1 << 30, 1 << 30)]], "cuda") as layers:
 ...     for layer in layers:  # one pass; the next loop makes the next
 ...         compute(layer.memory)
 
-A layer is valid until the next one is taken. Any library can use its memory by DLPack.
+A layer is valid until the next iteration. Any library can use its memory by DLPack.
 `forebay.torch.LayerStream` returns tensors.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["Layer", "LayerStream"]
 
 
 class Layer:
-    """A layer on the GPU, or a slice of one: valid until the next is taken, unless it is kept."""
+    """A layer on the GPU, or a slice of a layer: valid until the next iteration, unless kept."""
 
     def __init__(self, stream: LayerStream, taken: TakenLayer) -> None:
         self._stream, self._taken = stream, taken
@@ -90,7 +90,7 @@ class Layer:
         return (self[part] for part in range(len(self)))
 
     def keep(self) -> Self:
-        """Keeps it when the next one is taken, until it is released."""
+        """Keeps it after the next iteration, until it is released."""
         self._taken.keep()
         return self
 
@@ -230,7 +230,7 @@ class LayerStream:
 
     @property
     def buffers(self) -> int:
-        """How many layers, or slices, the GPU has room for at once."""
+        """How many layers, or slices, fit into the GPU memory for layers."""
         return self._stream.buffers
 
     def __iter__(self) -> Iterator[Layer]:

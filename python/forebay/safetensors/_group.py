@@ -1,4 +1,4 @@
-"""Processes that each read a part of the bytes of a model, and get the rest from the others."""
+"""Processes that read disjoint parts of a model, and copy the rest from their peers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from ._requests import Requests
 
 SLOTS = AT_ONCE + 1
-"""Parts of windows in memory of their own: the others copy one while the next ones are read."""
+"""Slots for parts of windows: peers copy a slot while the next ones are filled."""
 
 PATIENCE = 30.0
-"""Seconds for which a process of a server waits for others that may not load this model."""
+"""Seconds for which a process of a server waits for peers that may not load this model."""
 
 _SILENT = 10.0
 """Seconds after which the log names the processes of a group that have not begun a load."""
@@ -64,13 +64,13 @@ class OfHost:
 
 
 class Slots:
-    """Memory of each process that the others map.
+    """Memory of a process that its peers map.
 
     A slot is filled again when all processes have the next window.
 
     Attributes:
         extra: bytes of memory beyond the windows.
-        handle: the text by which the others map the memory.
+        handle: the text by which peers map the memory.
         settle: waits until the copies have ended.
     """
 
@@ -83,7 +83,7 @@ class Slots:
         self.settle: Callable[[], object] = lambda: None
 
     def map(self, handles: list[str]) -> None:
-        """Maps the memory of the other processes."""
+        """Maps the memory of peers."""
         for rank, handle in enumerate(handles):
             is_own = rank == self._rank
             self._of_all.append(self._memory.own if is_own else self._memory.map(handle))
@@ -107,7 +107,7 @@ class Slots:
         self.settle = self._memory.mark()
 
     def unmap(self) -> bool:
-        """Unmaps the memory of the others; returns whether they may use freed memory of it."""
+        """Unmaps the memory of peers; returns whether they may use freed memory of it."""
         self.settle()
         self._of_all.clear()
         return isinstance(self._memory, GpuMemory)
@@ -147,9 +147,9 @@ class Collective:
 
 
 class Group(Ranks):
-    """Processes that each read a part of a window, and say so; then all copy the other parts.
+    """Processes that read their part of a window and report it, then copy the parts of peers.
 
-    No process waits for one that failed or ended: the others raise an error that names it.
+    No process waits for a failed peer: all raise an error that names it.
     """
 
     joins_files = True
@@ -197,7 +197,7 @@ class Group(Ranks):
         return self
 
     def _share(self, engine: Engine, kind: Framework, why: str) -> str:
-        """Maps the memory of the others, unless this process cannot, `why` says.
+        """Maps the memory of peers, unless `why` says that this process cannot.
 
         Returns the reason of the first process that cannot.
         """
@@ -251,7 +251,7 @@ class Group(Ranks):
         assert self._copies, "prepared"
         with self.failing("could not read its part"):
             report = wait(transfer)
-            self._copies.settle()  # the exchange lets the others fill their next slots
+            self._copies.settle()  # the exchange lets peers fill their next slots
         self._exchange()
         with self.failing("could not copy the parts of the others"):
             self._copies.copy(memory[0], self._parts(window))
@@ -293,7 +293,7 @@ class Group(Ranks):
 
 
 def _of_another(error: PeerFailed) -> Error:
-    """The error of a load that fails because another process does."""
+    """The error of a load whose peer failed."""
     cause = "; its own error has the cause" if error.why.startswith("could not") else ""
     text = f"cannot load the model: rank {error.rank} of the group {error.why}{cause}"
     return Error(errno.EIO, text)
@@ -388,7 +388,7 @@ class _Place:
         return found
 
     def name(self) -> str:
-        """A name of this host for the others."""
+        """A name of this host for peers."""
         store: Any = self._store
         while hasattr(store, "underlying_store"):
             store = store.underlying_store

@@ -44,7 +44,7 @@ def load_into(
             the files that it lacks are not read.
         filename: as for `load_file`.
         rename: returns the name in `tensors` for a name in the files, or ``None``.
-        shard: as for `load_file`. Each tensor has the shape of its part.
+        shard: as for `load_file`. Tensors have the shapes of their parts.
         rank: as for `load_file`.
         world_size: as for `load_file`.
         group: as for `load_file`.

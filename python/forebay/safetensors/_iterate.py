@@ -1,4 +1,4 @@
-"""Tensors one after another, with bounded memory: some are read ahead."""
+"""Tensors in sequence with bounded memory, read ahead."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Ahead:
         self._wanted = iter(wanted)
         self._next = next(self._wanted, None)
         self._left = window
-        # Bytes of the part that was taken last, and of the one before.
+        # Bytes of the last two parts that were yielded.
         self._taken = self._before = 0
         self._coming: deque[tuple[Part, Any, tuple[int, int], ManyTransfer]] = deque()
         # The part that was started last, its memory, and its windows that have not been started.

@@ -1,4 +1,4 @@
-"""Modules of torch whose parameters share memory: each memory is written once."""
+"""Modules of torch whose parameters share memory, which is written once."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Ranks:
-    """Processes that each read all bytes, through the page cache, each starting at another place.
+    """Processes that all read all bytes through the page cache, from different offsets.
 
     Bytes that one has read are in the page cache when the others reach them. So the drive is read
     once.

@@ -26,7 +26,7 @@ def save_file(
     *,
     sync: bool = True,
 ) -> int:
-    """Writes a file as `forebay.save_file` does; returns how many bytes it has."""
+    """Writes a file as `forebay.save_file` does; returns its size."""
     return write(filename, places(tensors, metadata, f"to `{shown(filename)}`"), sync)
 
 
@@ -43,7 +43,7 @@ def bytes_of(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = No
 def places(
     tensors: Mapping[str, Any], metadata: Mapping[str, str] | None, where: str
 ) -> list[Place]:
-    """Header and tensors, and where each goes in the file."""
+    """Header and tensors, with their offsets in the file."""
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
         raise NotTensors(f"`tensors` cannot be `{kind}`: give tensors by name")

@@ -21,7 +21,7 @@ Offsets: TypeAlias = int | Sequence[int] | Mapping[str, int]
 
 
 def places(tensors: Tensors, offsets: Offsets | None) -> list[Place]:
-    """A place for each tensor that has bytes: at its offset, or one after another.
+    """Places of all tensors with bytes: at their offsets, or without gaps.
 
     A single number for several tensors is the offset of the first.
     """

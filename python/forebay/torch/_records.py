@@ -29,7 +29,7 @@ _OPEN_MOST = 256
 
 _DESCRIPTORS_OF_FILE = 2
 _SHARE = 4
-"""The open files of one loop take a quarter of the descriptors that the process may have."""
+"""Open files of a loop use at most a quarter of the process's descriptors."""
 
 
 class RecordDataset(
