@@ -473,7 +473,7 @@ def own(lab: Lab) -> Found:
             target.fill_(0x5A)
         for _ in range(4):
             with lab.timed(found["read_into of two"], lab.half):
-                lab.file.read_into(targets, 0)
+                lab.file.read_into_all(targets, 0)
         for target in targets:
             lab.check(target)
         del targets, target
