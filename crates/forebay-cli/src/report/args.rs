@@ -20,7 +20,7 @@ use crate::values::{Format, listed, local_path};
     forebay report fio.json gdsio.log              results of other tools\n  \
     forebay report t.csv --columns 'throughput=BW:MiB/s,block-size=Block,direction:=read'\n\n\
     Names for `--columns`: throughput, iops, bytes, requests, seconds, mean, p50, p90,\n\
-    p99, p99.9, max, method, path, target, direction, pattern, size, depth, batch,\n\
+    p99, p99.9, max, method, path, gpu, direction, pattern, block-size, depth, batch,\n\
     threads, files, cache.")]
 pub struct ReportArgs {
     /// Results files, `-` for stdin, or results of gdsio, fio, nixlbench, elbencho or CSV
@@ -142,6 +142,11 @@ mod tests {
         for (name, of) in Metric::compared() {
             assert!(help("metric").contains(&format!("`{name}`")), "{name}");
             assert_eq!(metric(name), Ok(of));
+        }
+        let examples = command.get_after_long_help().unwrap().to_string();
+        let (_, names) = examples.split_once("Names for `--columns`: ").unwrap();
+        for name in names.trim_end_matches('.').split(',').map(str::trim) {
+            assert!(format!("{name}=x").parse::<Map>().is_ok(), "{name}");
         }
         assert_eq!((share("5%"), share("0")), (Ok(0.05), Ok(0.0)));
         assert!(share("100%").is_err() && metric("speed").is_err());

@@ -38,13 +38,12 @@ fn heading(text: &str, map: &Map) -> usize {
             record.map_or_else(Vec::new, |record| record.iter().map(str::to_owned).collect())
         });
         let fields: Vec<String> = fields.max_by_key(Vec::len).unwrap_or_default();
-        if fields.len() > 1 && !map.columns_of(&fields).is_empty() && !line.starts_with('#') {
-            let is_given = |column: &Column| {
-                fields.iter().any(|field| field.trim().eq_ignore_ascii_case(&column.heading))
-            };
-            if map.columns_of(&fields).iter().any(is_given) {
-                return at;
-            }
+        let is_given = |column: &Column| {
+            fields.iter().any(|field| field.trim().eq_ignore_ascii_case(&column.heading))
+        };
+        let is_row = fields.len() > 1 && !line.starts_with('#');
+        if is_row && map.columns_of(&fields).iter().any(is_given) {
+            return at;
         }
         if fields.len() > most.0 {
             most = (fields.len(), at);
