@@ -74,7 +74,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     drop(bench);
     let shown = bench::show(&preset, &records);
     let Some(work) = work else { return shown };
-    shown.and(work.and_then(|work| print(&work.text()).and(work.verdict())))
+    shown.and(work.and_then(|work| work.show()))
 }
 
 /// What is measured, without the routes.
@@ -140,11 +140,16 @@ impl Work {
         Ok([alone, done.rate(ran.from, ran.span), measured.bytes_per_second])
     }
 
-    /// The kernel's rates, as shares of the memory's limit and of the rate alone.
-    fn text(&self) -> String {
+    /// Prints the kernel's rates, as shares of the memory's limit and of the rate alone.
+    ///
+    /// # Errors
+    /// Data were wrong.
+    fn show(&self) -> Result<()> {
         let rates = [0, 1, 2].map(|index| Spread::of(self.rates.iter().map(|run| run[index])));
         let (true, [Some(alone), Some(during), Some(read)]) = (self.compute.verified, rates) else {
-            return "\nKernel: MISMATCH in the data\n".into();
+            print("\nKernel: MISMATCH in the data\n")?;
+            return Err(Failure::new("wrong data were found during the GPU's own work")
+                .hint("check the kernel's log (`dmesg`), and the GPU's memory"));
         };
         let [alone, during, read] = [alone, during, read].map(|rates| rates.median);
         let rate = |rate| Metric::Rate.text(rate);
@@ -161,14 +166,6 @@ impl Work {
             during / alone * 100.0,
             rate(read)
         );
-        format!("\n{}", wrapped(&text, Look::of_stdout().0))
-    }
-
-    fn verdict(&self) -> Result<()> {
-        match self.compute.verified {
-            true => Ok(()),
-            false => Err(Failure::new("wrong data were found during the GPU's own work")
-                .hint("check the kernel's log (`dmesg`), and the GPU's memory")),
-        }
+        print(&format!("\n{}", wrapped(&text, Look::of_stdout().0)))
     }
 }
