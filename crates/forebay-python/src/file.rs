@@ -239,7 +239,6 @@ impl File {
     /// Reads the same bytes into all targets, a list of equally long memory on GPUs, and returns
     /// how many. Every byte is read once. The keywords are those of `read_into`.
     #[pyo3(signature = (targets, offset = 0, *, size = None, exact = true, urgent = false))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn read_into_all<'py>(
         &self,
         py: Python<'py>,
