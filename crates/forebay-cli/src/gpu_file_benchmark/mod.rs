@@ -158,8 +158,8 @@ impl Work {
             format!(" ({percent:.0} % of the limit of {} GB/s: clock times width)", rate(limit))
         });
         let text = format!(
-            "Kernel: XOR of {} of the GPU's memory, {} GB/s read and written{share}. During a read: \
-             {} GB/s ({:.0} %); that read: {} GB/s. All data verified.",
+            "Kernel: XOR of {} of the GPU's memory, {} GB/s read and written{share}. During a \
+             read: {} GB/s ({:.0} %); that read: {} GB/s. All data verified.",
             format_size(self.compute.len()),
             rate(alone),
             rate(during),

@@ -154,7 +154,7 @@ impl Judge<'_> {
             let past = size(past);
             return self.lacks(
                 format!("{past} that were written are in the page cache no longer"),
-                "write less than the free memory, or end the span before the kernel evicts the pages",
+                "write less than the free memory, or end the span before pages are evicted",
             );
         }
         self.compare(bytes, past, true);

@@ -109,8 +109,8 @@ impl Drop for SmallLane {
 }
 
 impl SmallLane {
-    /// Copies the first `len` bytes of a cell to the GPU, and polls the `word` behind them, if there
-    /// is one; returns as [`end`](Self::end) does.
+    /// Copies the first `len` bytes of a cell to the GPU, and polls the `word` behind them, if
+    /// given; returns as [`end`](Self::end) does.
     fn copy_in(
         &self,
         cell: Cell,
