@@ -68,6 +68,11 @@ impl User<'_> {
         Block { key: self.key(key), memory }
     }
 
+    /// Evictions by the store of this process.
+    fn evicted(&self) -> u64 {
+        self.store.statistics()[0].evicted
+    }
+
     fn set(&mut self) {
         let keys = self.keys();
         let mut blocks = Vec::new();
@@ -123,7 +128,8 @@ impl User<'_> {
                 }
                 end => {
                     assert_eq!(end, End::Not(Why::Absent));
-                    assert!(self.is_full || !self.there.contains_key(&at), "{at:?} is lost");
+                    let is_lost = !self.is_full && self.there.contains_key(&at);
+                    assert!(!is_lost, "{at:?} is lost, with {} evictions", self.evicted());
                     self.counts.absent += 1;
                 }
             }
