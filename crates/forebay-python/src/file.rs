@@ -237,7 +237,8 @@ impl File {
     }
 
     /// Reads the same bytes into all targets, a list of equally long memory on GPUs, and returns
-    /// how many. Every byte is read once. The keywords are those of `read_into`.
+    /// how many. Every byte is read once. The keywords are those of `read_into`, without `stream`
+    /// and `route`.
     #[pyo3(signature = (targets, offset = 0, *, size = None, exact = true, urgent = false))]
     fn read_into_all<'py>(
         &self,

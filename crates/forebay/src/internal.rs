@@ -64,8 +64,8 @@ impl File {
         self.handle.try_o_direct().err()
     }
 
-    /// Why another descriptor than the given one is used; `None` if the given one is used, and for
-    /// a file that was opened by path.
+    /// Why the given descriptor was opened anew; `None` if it is used as given, or if the file was
+    /// opened by path.
     #[must_use]
     pub fn reopened(&self) -> Option<&str> {
         self.handle.reopened()

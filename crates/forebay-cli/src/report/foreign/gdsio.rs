@@ -12,8 +12,8 @@ use crate::gdsio::words::Transfer;
 const VERIFYING: &str = "verifying data";
 /// The first keys of a result, which stand in one line.
 pub(super) const MARKS: [&str; 2] = ["IoType:", "XferType:"];
-/// Most lines into which a log wraps a result.
-const WRAPPED_MAX: usize = 4;
+/// Keys of which a line with the rest of a wrapped result holds at least one.
+const REST: [&str; 5] = ["Throughput:", "Avg_Latency:", "ops:", "total_time", "sec"];
 
 /// Parses gdsio's output: a result reaches from its first key to its time, or to the next result.
 ///
@@ -47,7 +47,11 @@ fn split_before<'a>(text: &'a str, mark: &str) -> impl Iterator<Item = &'a str> 
 fn row(text: &str, verified: bool) -> Result<Row, String> {
     let mut row = Row::default();
     let (mut transfer, mut depth) = ("", None);
-    let words: Vec<&str> = text.lines().take(WRAPPED_MAX).flat_map(str::split_whitespace).collect();
+    // A log may have wrapped the result. Other lines end it, even if its last keys are missing.
+    let is_rest = |line: &&str| REST.iter().any(|key| line.contains(key));
+    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let lines = std::iter::once(first).chain(rest.lines().take_while(is_rest));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     for (at, word) in words.iter().enumerate() {
         let value = words.get(at + 1).copied().unwrap_or_default();
         let in_unit = |kind| {

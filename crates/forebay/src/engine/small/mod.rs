@@ -44,8 +44,9 @@ const READ_LANES: [usize; 2] = [16, 4];
 const LONG: u64 = 64 * KIB;
 
 /// Longest blocking read to a GPU that is small while several threads make such reads. A lone
-/// thread uses the general path, where readers fill slots concurrently (H200, 1 MiB, general path
-/// and small: 9.2 and 6.5 GB/s for a thread, 6.7 and 10.4 for two, 13 and 20 for four).
+/// thread uses the general path, where readers fill slots concurrently (H200, 1 MiB: 9.2 GB/s, by
+/// hand in the thread 5.6; general path and small: 6.7 and 10.4 for two threads, 13 and 20 for
+/// four).
 pub(in crate::engine) const SHARED_MAX: u64 = MIB;
 /// Number of threads whose longer reads use lanes. Reads of more threads are copied together.
 const SHARED_LANES: usize = READ_LANES[1];
@@ -145,8 +146,9 @@ impl SmallLane {
     /// Runs `work` with the GPU's context current, so that its calls need not change it.
     fn within<T>(&self, work: impl Fn() -> T) -> T {
         let mut done = None;
-        let entered = self.device.within(&mut || done = Some(work()));
-        done.filter(|_| entered.is_ok()).unwrap_or_else(work)
+        // If the context cannot be made current, each call of `work` reports that itself.
+        let _ = self.device.within(&mut || done = Some(work()));
+        done.unwrap_or_else(work)
     }
 
     /// Copies `len` bytes from the GPU to the start of a cell; returns as [`end`](Self::end) does.

@@ -29,6 +29,11 @@ fn results_that_a_log_joined_or_wrapped_are_read() {
     assert_eq!(one(&wrapped).measured, one(PUBLISHED).measured);
     let contents = parse(&format!("{PUBLISHED} {PUBLISHED}\nnext\n{wrapped}")).unwrap();
     assert_eq!((contents.found.len(), contents.warnings().len()), (3, 0), "{contents:?}");
+    // Other lines end a result, even if its last keys follow them.
+    let cut = PUBLISHED.find("Avg_Latency:").unwrap();
+    let contents = parse(&format!("{}\nnext\n{}", &PUBLISHED[..cut], &PUBLISHED[cut..])).unwrap();
+    assert_eq!(contents.found.len(), 1);
+    assert_eq!(contents.found[0].0.measured.as_ref().unwrap().latency, None);
 }
 
 #[test]
