@@ -656,7 +656,9 @@ fn cold_rows_of_a_file_that_another_program_reads_are_doubted() {
         assert!(output.status.success(), "{text}");
         text.contains("as if another program reads the same file")
     };
-    assert!(is_doubted(true) && !is_doubted(false));
+    // On a busy machine the readers may not run between an eviction and the reads after it.
+    assert!((0..5).any(|_| is_doubted(true)), "the reads of another program go unnoticed");
+    assert!(!is_doubted(false), "no other program reads");
 }
 
 #[test]
